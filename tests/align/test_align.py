@@ -732,11 +732,11 @@ def test_a_left_join_by_several_keys_leaves_out_rows_that_repeat_an_id_and_keeps
 
 def test_a_model_sees_who_is_present_on_its_party():
     def look(party):
-        return party.present, dict(party.partners), len(party.own_table), party.shared.seed()
+        return party.present, dict(party.partners), len(party.own_table), party.shared
 
     run = simulate(Aligned(Align(Settings(join="left"), limits=ANY_SIZE), look), tables(["a", "b"], ["b"]), roles=PAIR)
-    (none, partners, n, seed), (present, nobody, m, other_seed) = (run.results[name] for name in ("bank", "shop"))
-    assert (none, nobody, n, m, seed == other_seed) == (None, {}, 2, 2, True)
+    (none, partners, n, one), (present, nobody, m, other) = (run.results[name] for name in ("bank", "shop"))
+    assert (none, nobody, n, m, one == other) == (None, {}, 2, 2, True)
     assert partners["shop"].tolist() == present.tolist()
     assert sum(present) == 1
 

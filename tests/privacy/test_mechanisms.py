@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr
 from scipy.stats import chisquare, laplace, norm
 
-from colonnade.errors import BudgetSpent, DataError, PlanError, StorageError
+from colonnade.errors import BudgetSpent, DataError, PlanError, PrivacyError, StorageError
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.mechanisms import (
+    DiscreteGaussianMechanism,
     FloatArray,
     GaussianMechanism,
     Kind,
@@ -26,7 +27,7 @@ from colonnade.privacy.mechanisms import (
     _standard_noise,
     grid_step,
 )
-from colonnade.privacy.randomness import Randomness
+from colonnade.privacy.randomness import PublicRandomness, Randomness
 from colonnade.secret import Secret
 
 RANDOM = Randomness.seeded(11, "tests")
@@ -296,6 +297,22 @@ def test_nothing_is_released_once_the_budget_is_spent(mechanism) -> None:
         with pytest.raises(BudgetSpent, match="nothing was released"):
             mechanism.release(values, path=path, **about)
     assert sum(about["ledger"].events.values()) == 1
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        GaussianMechanism(1.0, 1.0),
+        LaplaceMechanism(1.0, 1.0),
+        DiscreteGaussianMechanism(1, 1),
+        RandomisedResponse(1.0, 3),
+    ],
+)
+def test_no_noise_is_drawn_from_randomness_that_all_parties_share_and_nothing_is_charged(mechanism) -> None:
+    about = about_labels(Ledger()) | {"random": PublicRandomness.seeded(0, "shared")}
+    with pytest.raises(PrivacyError, match="what follows from it hides nothing"):
+        mechanism.release(np.array([1, 2]), **about)
+    assert not about["ledger"].events
 
 
 @pytest.mark.parametrize(

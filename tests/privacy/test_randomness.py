@@ -1,11 +1,14 @@
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from colonnade.errors import CryptoError, PlanError
-from colonnade.privacy.randomness import Randomness
+from colonnade.errors import CryptoError, PlanError, PrivacyError
+from colonnade.privacy.randomness import PublicRandomness, Randomness
 
 PATHS = st.lists(st.text(max_size=4) | st.integers(), max_size=4).map(tuple)
 
@@ -137,3 +140,27 @@ def test_an_unknown_source_is_refused() -> None:
     assert str(caught.value) == (
         "Expected the source of randomness to be 'seeded' or 'system', got 'lava lamp'. Name one of the two."
     )
+
+
+def test_public_randomness_gives_the_generators_that_its_seed_gives_everybody() -> None:
+    public, own = PublicRandomness.seeded(3, "shared"), Randomness.seeded(3, "shared")
+    for path in ((), ("epoch", 1)):
+        assert public.generator(*path).integers(2**40) == own.generator(*path).integers(2**40)
+    assert public.child("epoch", 1) == public.child("epoch").child(1) != public
+
+
+def test_public_randomness_offers_nothing_to_hide_under() -> None:
+    assert {name for name in dir(PublicRandomness) if not name.startswith("_")} == {"seeded", "child", "generator"}
+
+
+@pytest.mark.parametrize("name", ["key", "seed", "source", "uniform_bits"])
+def test_what_hides_is_not_drawn_from_public_randomness_nor_from_its_children(name: str) -> None:
+    public = PublicRandomness.seeded(0)
+    for each in (public, public.child("masks"), copy.deepcopy(public), pickle.loads(pickle.dumps(public))):
+        with pytest.raises(PrivacyError) as caught:
+            getattr(each, name)
+        assert str(caught.value) == (
+            f"Expected the randomness of one party, which gives a {name}, got the randomness that all parties share: "
+            "what follows from it hides nothing. Draw from party.random in place of party.shared."
+        )
+    assert not hasattr(public, "colour")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from colonnade.errors import BudgetSpent, DataError, Deadlock, PlanError, StorageError
+from colonnade.errors import BudgetSpent, DataError, Deadlock, PlanError, PrivacyError, StorageError
 from colonnade.privacy.mechanisms import LaplaceMechanism
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan, Roles
@@ -65,6 +65,11 @@ def test_each_party_draws_its_own_numbers_and_all_share_the_public_ones():
     bank, shop = results["bank"], results["shop"]
     assert not np.isclose(bank[:, :2], shop[:, :2]).any()
     np.testing.assert_array_equal(bank[:, 2], shop[:, 2])
+
+
+def test_nothing_can_be_hidden_under_what_all_parties_share():
+    with pytest.raises(PrivacyError, match=r"Draw from party\.random in place of party\.shared"):
+        simulate(lambda party: party.shared.child("mask").uniform_bits(4), TABLES, roles=BOTH)
 
 
 def test_what_a_party_draws_from_libraries_does_not_depend_on_the_others():

@@ -1,17 +1,22 @@
-"""Every model that hides something keeps the contract of hiding, and each broken one is found out."""
+"""Every protocol that hides something keeps the contract of hiding, and each broken one is found out."""
 
+import secrets
 from functools import cache, partial
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 
+from colonnade.align import Align, Limits, Settings
 from colonnade.crypto.profiles import SHARES, Budget
 from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import Stream
 from colonnade.curves import BSplines
 from colonnade.data import load
 from colonnade.data.functional.generator import FunctionalSetting
-from colonnade.models.functional.messages import MaskedProducts
+from colonnade.models.functional.messages import MaskedProducts, MaskSeed
 from colonnade.models.functional.moment_regression import MomentRegression
 from colonnade.models.glm.estimator import LogisticRegression
 from colonnade.models.glm.messages import (
@@ -24,14 +29,16 @@ from colonnade.models.glm.messages import (
     StillVote,
 )
 from colonnade.models.trees.estimator import SecureBoostClassifier
+from colonnade.privacy.randomness import Randomness
 from colonnade.roles import Roles
 from colonnade.tables.table import Table
-from colonnade.testing import HIDING_CHECKS, Setup, check_hiding
+from colonnade.testing import HIDING_CHECKS, check_hiding
 from colonnade.testing.hiding import Watched, WatchedRun, hides
 from colonnade.wire.message import Ciphertexts, Message, sealed, unsealed
 
 TWO = Roles(label="bank", features=("shop",))
 THREE = Roles(label="bank", features=("shop", "telco"))
+ADVISED = Roles(label="bank", features=("shop",), arbiter="judge")
 JUDGED = Roles(label="bank", features=("shop", "telco"), arbiter="judge")
 COLUMNS = {"bank": ["age", "income"], "shop": ["orders", "spend"], "telco": ["minutes"]}
 logistic = partial(LogisticRegression, max_iter=2, rows_per_column=1, fewest_rows=1)
@@ -53,47 +60,69 @@ def moments():
     return MomentRegression(clip_x=3.0, clip_y=3.0, epsilon=1e6)
 
 
-MODELS = {
-    "regression with an arbiter": lambda: Setup(logistic, customers(80, THREE.parties), JUDGED),
-    "regression under Paillier": lambda: Setup(
-        partial(logistic, backend="paillier", max_iter=1), customers(24, THREE.parties), JUDGED
+def three_classes(parties):
+    held = customers(80, parties)
+    return held | {"bank": held["bank"].with_labels(np.arange(len(held["bank"])) % 3)}
+
+
+def people(parties):
+    """Lists of which some people are in two and some in all."""
+    return {name: Table.of({"id": range(5 * place, 40 + 5 * place)}) for place, name in enumerate(parties)}
+
+
+def align(topology):
+    return Align(Settings(topology=topology), limits=Limits(fewest=1))
+
+
+PROTOCOLS = {
+    "regression with an arbiter": lambda: (logistic, customers(80, THREE.parties), JUDGED),
+    "regression under Paillier": lambda: (
+        partial(logistic, backend="paillier", max_iter=1),
+        customers(24, THREE.parties),
+        JUDGED,
     ),
-    "regression on shares": lambda: Setup(logistic, customers(80, THREE.parties), THREE),
-    "moments with an arbiter": lambda: Setup(moments, curves(THREE), JUDGED),
-    "moments on shares": lambda: Setup(moments, curves(TWO), TWO),
-    "trees with exact sums": lambda: Setup(boost, customers(60, THREE.parties), THREE),
-    "trees with noisy sums": lambda: Setup(partial(boost, sums="noisy", epsilon=5.0), customers(60, TWO.parties), TWO),
-    "trees with hidden sums": lambda: Setup(partial(boost, sums="hidden"), customers(60, THREE.parties), THREE),
-    "trees under Paillier": lambda: Setup(
-        partial(boost, backend="paillier", max_depth=1), customers(20, TWO.parties), TWO
-    ),
+    "regression on shares": lambda: (logistic, customers(80, THREE.parties), THREE),
+    "three classes with an arbiter": lambda: (logistic, three_classes(THREE.parties), JUDGED),
+    "three classes on shares": lambda: (logistic, three_classes(THREE.parties), THREE),
+    "moments with an arbiter": lambda: (moments, curves(THREE), JUDGED),
+    "moments on shares": lambda: (moments, curves(TWO), TWO),
+    "trees with exact sums": lambda: (boost, customers(60, THREE.parties), THREE),
+    "trees with noisy sums": lambda: (partial(boost, sums="noisy", epsilon=5.0), customers(60, TWO.parties), TWO),
+    "trees with hidden sums": lambda: (partial(boost, sums="hidden"), customers(60, THREE.parties), THREE),
+    "trees under Paillier": lambda: (partial(boost, backend="paillier", max_depth=1), customers(20, TWO.parties), TWO),
+    "an alignment in a star": lambda: (partial(align, "star"), people(THREE.parties), JUDGED),
+    "an alignment in a ring": lambda: (partial(align, "ring"), people(THREE.parties), JUDGED),
 }
-QUICK = ("regression with an arbiter", "regression on shares", "moments with an arbiter", "moments on shares")
+QUICK = (
+    "regression with an arbiter",
+    "regression on shares",
+    "moments with an arbiter",
+    "moments on shares",
+    "an alignment in a star",
+    "an alignment in a ring",
+)
 
 
 @cache
-def watched(model):
-    return Watched.of(MODELS[model]())
+def watched(protocol):
+    return Watched.of(*PROTOCOLS[protocol]())
 
 
 @pytest.mark.parametrize(
-    "model", [pytest.param(model, marks=[] if model in QUICK else [pytest.mark.slow]) for model in MODELS]
+    "protocol",
+    [pytest.param(protocol, marks=[] if protocol in QUICK else [pytest.mark.slow]) for protocol in PROTOCOLS],
 )
-def test_a_model_hides_by_draws_that_serve_once(model):
+def test_a_protocol_hides_by_draws_that_serve_once(protocol):
     for check in HIDING_CHECKS:
-        check(watched(model))
+        check(watched(protocol))
 
 
 @pytest.mark.slow
-def test_every_message_that_hides_something_crosses_in_a_checked_model():
-    """Nobody adds a hidden message that no model above sends."""
-    crossed = {said.message.kind for model in MODELS for said, _ in watched(model).parts}
-    hiding = {
-        kind
-        for kind, message in Message.kinds.items()
-        if message.__module__.startswith("colonnade.models.") and hides(message)
-    }
-    assert hiding == crossed
+def test_every_message_that_hides_something_crosses_in_a_checked_protocol():
+    """Nobody adds a hidden message that no protocol above sends."""
+    crossed = {type(said.message) for protocol in PROTOCOLS for said in watched(protocol).run.said}
+    ours = [message for message in Message.kinds.values() if message.__module__.startswith("colonnade.")]
+    assert {message.kind for message in ours if hides(message)} == {each.kind for each in crossed if hides(each)}
 
 
 @pytest.mark.parametrize("model", ["regression with an arbiter", "regression on shares", "moments on shares"])
@@ -108,7 +137,7 @@ def test_every_flooded_coefficient_is_counted_before_it_is_sent(model, monkeypat
     monkeypatch.setattr(Budget, "spend", spend)
     flooded = [
         len(ciphertexts.data)
-        for said in WatchedRun.of(MODELS[model](), seed=0).said
+        for said in WatchedRun.of(*PROTOCOLS[model](), seed=0, system=0).said
         for ciphertexts in vars(said.message).values()
         if isinstance(said.message, MaskedSums | MaskedProduct | MaskedProducts)
         and isinstance(ciphertexts, Ciphertexts)
@@ -122,7 +151,7 @@ class Toy:
     def __init__(self, flaw=""):
         self.flaw = flaw
 
-    def fit(self, party):
+    def __call__(self, party):
         if party.name == "bank":
             for line in party.feature_parties:
                 line.receive(MaskedScores)
@@ -141,7 +170,6 @@ class Toy:
                 party.label_party.send(ScoreMaskSeed(seed))
             if self.flaw == "twice":
                 Stream(seed).words(8)
-        return self
 
     def _seed(self, party):
         if party.name == "telco":
@@ -150,28 +178,74 @@ class Toy:
         party.peers["telco"].send(ScoreMaskSeed(seed))
         return seed
 
-    def predict(self, party):
-        return None
+
+def dealing(source):
+    """The arbiter deals the seed of a mask that hides what the label party sends; `source` draws the seed."""
+
+    def deal(party):
+        if party.name == "judge":
+            party.label_party.send(MaskSeed(source(party)))
+        elif party.name == "bank":
+            party.arbiter.receive(MaskSeed)
+
+    return lambda: deal
+
+
+@pytest.mark.parametrize(
+    ("source", "checks"),
+    [
+        (lambda party: party.random.child("mask").key, set()),
+        (lambda party: party.shared.generator("mask").bytes(32), {"no_hidden_word_crosses_twice"}),
+        (lambda party: Randomness.seeded(party.plan.seed).key, {"no_hidden_word_crosses_twice"}),
+        (lambda party: bytes.fromhex(party.plan.hash), {"no_hidden_word_crosses_twice"}),
+        (lambda party: np.random.default_rng().bytes(32), {"what_crosses_follows_from_watched_draws"}),
+    ],
+    ids=["own", "shared", "the plan's seed", "the plan", "elsewhere"],
+)
+def test_masks_that_follow_from_what_all_parties_know_or_from_elsewhere_are_found_out(source, checks):
+    assert failing(dealing(source), ADVISED) == checks
+
+
+def expanding_twice(party):
+    """A party makes two streams from one key, without a class of ours."""
+    if party.name == "shop":
+        key = secrets.token_bytes(16)
+        for _ in range(2):
+            words = Cipher(AES(key), CTR(bytes(16))).encryptor().update(bytes(64))
+        party.label_party.send(MaskedScores(np.frombuffer(words, np.uint64)))
+    else:
+        party.peers["shop"].receive(MaskedScores)
+
+
+def test_two_streams_from_one_key_are_found_out_whatever_the_cipher():
+    assert failing(lambda: expanding_twice, TWO) == {"a_party_expands_no_key_twice"}
+
+
+@pytest.mark.parametrize("topology", ["star", "ring"])
+@pytest.mark.parametrize(
+    ("place", "kind"), [("state.AlignState.masking_key", "align/masked"), ("order._order_key", "align/order-point")]
+)
+def test_an_alignment_under_a_key_that_everybody_can_guess_is_found_out(topology, place, kind, monkeypatch):
+    monkeypatch.setattr(f"colonnade.align.{place}", lambda *of: bytes(range(32)))
+    with pytest.raises(AssertionError, match=f"words of .*{kind}.* come again"):
+        check_hiding(partial(align, topology), people(THREE.parties), JUDGED)
 
 
 class Claiming(Toy):
     """Says that a vote is masked, which holds numbers as they are."""
 
-    def fit(self, party):
+    def __call__(self, party):
+        super().__call__(party)
         if party.name == "bank":
-            super().fit(party)
             party.peers["shop"].receive(StillVote)
-        else:
-            super().fit(party)
-            if party.name == "shop":
-                party.label_party.send(StillVote(0, 1), under=("mask",))
-        return self
+        elif party.name == "shop":
+            party.label_party.send(StillVote(0, 1), under=("mask",))
 
 
 class Multiplying(Toy):
     """The label party's encrypted numbers are multiplied by the feature party's."""
 
-    def fit(self, party):
+    def __call__(self, party):
         if party.name == "bank":
             key = SecretKey(profile=SHARES).public
             line = party.peers["shop"]
@@ -196,7 +270,6 @@ class Multiplying(Toy):
             if self.flaw == "no zero":
                 hidden[:, 1] = product[:, 1]
             line.send(MaskedProduct(0, sealed(hidden, key)))
-        return self
 
 
 def _with_other_errors(key, data, step):
@@ -205,13 +278,13 @@ def _with_other_errors(key, data, step):
     return key._ring.add(data, key._ring.forward(errors))
 
 
-def tables(parties):
-    return {name: Table.of({"id": range(4), "x": range(4)}) for name in parties}
+def tables(roles):
+    return {name: Table.of({"id": range(4), "x": range(4)}) for name in roles.holders}
 
 
 def failing(make, roles):
-    """The checks that a model fails."""
-    seen = Watched.of(Setup(make, tables(roles.parties), roles))
+    """The checks that a protocol fails."""
+    seen = Watched.of(make, tables(roles), roles)
     failed = set()
     for check in HIDING_CHECKS:
         try:
@@ -247,13 +320,6 @@ def test_ciphertexts_from_which_others_follow_are_found_out(flaw):
     )
 
 
-class Open(Toy):
-    """Sends nothing."""
-
-    def fit(self, party):
-        return self
-
-
-def test_a_model_that_hides_nothing_is_told_so():
+def test_a_protocol_that_hides_nothing_is_told_so():
     with pytest.raises(AssertionError, match="should send something hidden"):
-        check_hiding(Open, tables(TWO.parties), TWO)
+        check_hiding(lambda: lambda party: None, tables(TWO), TWO)

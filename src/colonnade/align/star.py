@@ -75,7 +75,7 @@ from colonnade.align.messages import (
 )
 from colonnade.align.order import Match, agree_as_follower, agree_as_leader, hear_size, tell_size
 from colonnade.align.rr22 import SideProcess, common
-from colonnade.align.state import CHUNK, AlignState
+from colonnade.align.state import CHUNK, UNDER, AlignState
 from colonnade.errors import DataError
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
@@ -208,7 +208,7 @@ def _match_as_follower(state: AlignState, process: SideProcess | None, key: int,
         hidden = sorted_values(gathered(values))
         values = (hidden[at : at + CHUNK] for at in range(0, slots, CHUNK))
     for part in values:
-        leader.send(TwiceMaskedIds(number, begin, np.ascontiguousarray(part)))
+        leader.send(TwiceMaskedIds(number, begin, np.ascontiguousarray(part)), under=UNDER)
         begin += len(part)
     places = np.zeros(0, np.int64)
     if state.settings.several_keys:

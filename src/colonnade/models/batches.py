@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from colonnade.crypto.additive import MOST_ROWS
-from colonnade.privacy.randomness import Randomness
+from colonnade.privacy.randomness import PublicRandomness, Randomness
 from colonnade.wire.message import Int64Array
 
 S = TypeVar("S")
@@ -24,12 +24,12 @@ IN_FLIGHT = 8
 class Batches:
     """Which rows are used in which step of a training, epoch after epoch.
 
-    >>> batches = Batches(np.arange(6), 4, Randomness.seeded(0))
+    >>> batches = Batches(np.arange(6), 4, PublicRandomness.seeded(0))
     >>> batches.per_epoch, [len(batches.at(step)[1]) for step in range(3)]
     (2, [4, 2, 4])
     """
 
-    def __init__(self, rows: Int64Array, size: int, shared: Randomness) -> None:
+    def __init__(self, rows: Int64Array, size: int, shared: PublicRandomness | Randomness) -> None:
         self.rows, self._shared = rows, shared
         self._ends = np.cumsum([0, *batch_sizes(len(rows), size)])
         self._epoch, self._order = -1, rows
@@ -72,7 +72,7 @@ def batch_sizes(n_rows: int, size: int) -> list[int]:
     return sizes
 
 
-def fixed_batches(n_rows: int, size: int | None, shared: Randomness, most: int = MOST_ROWS) -> list[Int64Array]:
+def fixed_batches(n_rows: int, size: int | None, shared: PublicRandomness, most: int = MOST_ROWS) -> list[Int64Array]:
     """Batches that are the same in every epoch.
 
     Args:
@@ -81,9 +81,9 @@ def fixed_batches(n_rows: int, size: int | None, shared: Randomness, most: int =
         shared: What all parties draw alike.
         most: No batch has more rows: by default as many as an encrypted product sums over.
 
-    >>> [len(rows) for rows in fixed_batches(7, 3, Randomness.seeded(0))]
+    >>> [len(rows) for rows in fixed_batches(7, 3, PublicRandomness.seeded(0))]
     [4, 3]
-    >>> [len(rows) for rows in fixed_batches(7, None, Randomness.seeded(0), most=4)]
+    >>> [len(rows) for rows in fixed_batches(7, None, PublicRandomness.seeded(0), most=4)]
     [4, 3]
     """
     n_batches = max(1, n_rows // (size or n_rows), -(-n_rows // most)) if n_rows else 1
@@ -118,7 +118,7 @@ def sent_ahead(
     yield from under_way
 
 
-def hold_out(n_rows: int, share: float, shared: Randomness) -> tuple[Int64Array, Int64Array]:
+def hold_out(n_rows: int, share: float, shared: PublicRandomness | Randomness) -> tuple[Int64Array, Int64Array]:
     """Rows to train on and rows to validate on, the same at all parties."""
     order = shared.generator("hold out").permutation(n_rows).astype(np.int64)
     n_held_out = round(share * n_rows)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from colonnade.crypto.profiles import Budget, Profile
 from colonnade.errors import DataError, PlanError
 from colonnade.privacy.ledger import Ledger
-from colonnade.privacy.randomness import Randomness
+from colonnade.privacy.randomness import PublicRandomness, Randomness
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.checkpoint import Checkpoints, GlobalGenerators, Resumable, Steps, Watcher
 from colonnade.runtime.workers import Workers
@@ -69,7 +69,7 @@ class Defence:
     """Whether it is of use only where labels are."""
     named_by: ClassVar[str] = ""
     """The parameter whose value is part of the name; none if empty."""
-    known_by: ClassVar[tuple[tuple[str, Mapping[str, Any]], ...]] = ()
+    known_by: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     """The attacks that know how it works: names of the catalogue with settings; empty where there are none."""
 
     @property
@@ -139,16 +139,16 @@ class Party:
     """One organisation's side of a run: its rows, its randomness, its lines to the others.
 
     `random` is the party's own, and between machines serves one run; `shared` is equal at all parties and no secret:
-    the batch schedule comes from it. `answer_log` is the file in which the party counts, over all its runs, what it
-    answered to whom about its rows. `on_aligned` is called with the alignment whose rows the party goes on with.
-    `brought` is the table that the rows are taken from; None if they are all of it.
+    the batch schedule comes from it, and nothing that hides. `answer_log` is the file in which the party counts, over
+    all its runs, what it answered to whom about its rows. `on_aligned` is called with the alignment whose rows the
+    party goes on with. `brought` is the table that the rows are taken from; None if they are all of it.
     """
 
     name: str
     plan: PublicPlan
     table: Table | None
     random: Randomness
-    shared: Randomness
+    shared: PublicRandomness
     peers: Mapping[str, Channel]
     ledger: Ledger
     recording: Recording
@@ -305,11 +305,11 @@ class Party:
         return self.peers[name]
 
 
-def shared_randomness(plan: PublicPlan, rows: str) -> Randomness:
+def shared_randomness(plan: PublicPlan, rows: str) -> PublicRandomness:
     """The randomness that all parties share and that holds no secret.
 
     Args:
         plan: What all parties know.
         rows: What stands for the rows: the digest of their ids, or what an alignment drew.
     """
-    return Randomness.seeded(plan.seed, "shared", plan.hash, rows)
+    return PublicRandomness.seeded(plan.seed, "shared", plan.hash, rows)

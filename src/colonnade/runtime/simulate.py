@@ -20,7 +20,7 @@ from colonnade.curves.plots import plot_history
 from colonnade.errors import PlanError, StorageError
 from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
-from colonnade.privacy.randomness import Randomness
+from colonnade.privacy.randomness import PublicRandomness
 from colonnade.progress import Bars
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.alignment import Alignment
@@ -119,7 +119,7 @@ class Simulation(Generic[R_co]):
     instead: Mapping[str, Callable[[Party, Protocol[R_co]], Any]]
     keep: Keep
     budgets: Mapping[str, Mapping[Secret, tuple[float, float]]] = field(default_factory=dict)
-    shared: Randomness | None = None
+    shared: PublicRandomness | None = None
 
     @property
     def plan(self) -> PublicPlan:

@@ -3,7 +3,8 @@
     check_transport(run)                           a frame arrives once and in order, or somebody is told
     check_estimator(make, tables, roles)           scikit-learn's manners, one share each, a crash changes nothing,
                                                    a peer that restarts with other values learns nothing
-    check_hiding(make, tables, roles)              what it hides is hidden by draws that serve once
+    check_hiding(make, tables, roles)              what a model or an alignment hides is hidden by draws that serve
+                                                   once
     check_attack(attack, run)                      one guess, from the view alone
     check_defence(defence, make, tables, roles)    it acts where it says so, and only there
 

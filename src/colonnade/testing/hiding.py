@@ -1,9 +1,10 @@
-"""The contract of hiding: what a model sends under masks, floods or encryption is drawn for one use by those it names.
+"""The contract of hiding: what is sent under masks, floods or encryption is drawn for one use by those it names.
 
-Hidden numbers cross as ciphertexts or as words of 64 bits, and seeds in messages that are marked as secret. All lines,
-and every key that is expanded into a stream, are watched while the model trains and predicts: with one seed twice for
-what the system draws, with two seeds for what is derived from a seed. A contract sees what crosses and what is drawn;
-whether a flood is as wide as its profile says is for the tests of a scheme.
+Hidden numbers cross as ciphertexts or as words of 64 bits; points, digests and seeds as bytes in messages that are
+marked as fresh or secret. All lines, every key that is expanded into a stream, and all that the system draws are
+watched in several runs, which differ in what the system draws or in what parties draw too. What all parties know is the
+same in all runs, so that a mask which follows from it comes again. A contract sees what crosses and what is drawn;
+whether a flood is as wide as its profile says, and what a ciphertext holds, is for the tests of a scheme.
 """
 
 from __future__ import annotations
@@ -12,28 +13,32 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 from unittest import mock
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from blake3 import blake3
+from cryptography.hazmat.primitives.ciphers import Cipher
 from numpy.typing import NDArray
 
+from colonnade.align.messages import Agreed, AlignOpening, Common, TwiceMaskedIds
 from colonnade.crypto.packing import unpacked
 from colonnade.crypto.profiles import ARBITER, HISTOGRAM, SHARES
 from colonnade.crypto.ring import Residues, Ring
 from colonnade.models.base import Estimator
+from colonnade.models.glm.messages import ColumnToken
+from colonnade.privacy.randomness import PublicRandomness
 from colonnade.roles import Roles
 from colonnade.runtime.party import Party
+from colonnade.runtime.protocol import Protocol
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
 from colonnade.testing.assertions import must
-from colonnade.testing.setup import Setup
 from colonnade.wire.channel import Channel
+from colonnade.wire.codec import encode
 from colonnade.wire.message import Ciphertexts, Message, shapes
 
-_STREAMS = ("colonnade.crypto.sampling", "colonnade.privacy.randomness")
 # A uniform word is as near to 0 as this once in 2^31 times; counts, bits and padding are.
 _LEAST_WORD = 2**32
 _MOST_WORDS = 2**13
@@ -44,9 +49,15 @@ _LATTICE_SCHEMES = (ARBITER.name, SHARES.name)
 # What messages say that they are under where nothing but secrets hides them; noise and clipping hide by a measure.
 _HIDING = ("mask", "flood", "shares", "transfers", "oblivious transfer", "paillier", *_LATTICE_SCHEMES, HISTOGRAM.name)
 _PUBLIC_WORDS = np.frombuffer(b"".join(each.fingerprint for each in (ARBITER, SHARES, HISTOGRAM)), np.uint64)
-
+# Keys of what all parties derive alike: they hide nothing from any of them.
+_TOLD_TO_ALL: Mapping[type[Message], set[str]] = {AlignOpening: {"salt"}, Agreed: {"schedule"}}
+# The name of columns in a run follows from party.random, so that the run has the same name when it is taken up.
+_SEEDED: Mapping[type[Message], set[str]] = {ColumnToken: {"run_token"}}
+# Equal ids show as equal values: that is what a ring compares.
+_COMPARED = (TwiceMaskedIds, Common)
 
 Words: TypeAlias = NDArray[np.uint64]
+Made: TypeAlias = Estimator | Protocol[Any]
 
 
 class Said(NamedTuple):
@@ -58,62 +69,120 @@ class Said(NamedTuple):
     under: tuple[str, ...] = ()
 
 
+class HiddenPart(NamedTuple):
+    """A part of a message that hides something; if seeded, by what follows from party.random."""
+
+    said: Said
+    words: Words
+    seeded: bool
+
+
 @dataclass
 class WatchedRun:
-    """A training and a prediction: what was said, and which party expanded which key into a stream."""
+    """A run, of a model a training and a prediction: what was said, and who expanded which key into a stream."""
 
     said: list[Said] = field(default_factory=list)
-    expanded: list[tuple[str, bytes]] = field(default_factory=list)
+    expanded: list[tuple[str, bytes, bytes]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, setup: Setup, seed: int) -> WatchedRun:
-        """Train and predict under watch."""
+    def of(
+        cls, make: Callable[[], Made], tables: Mapping[str, Table], roles: Roles, *, seed: int, system: int
+    ) -> WatchedRun:
+        """Run under watch.
+
+        Args:
+            make: Makes the estimator or the protocol.
+            tables: The parties' rows.
+            roles: Who does what.
+            seed: What parties draw follows from it.
+            system: What the system draws follows from it.
+        """
         watched, acting = cls(), ContextVar("acting", default="")
+        drawing, encryptor = _System(system, acting), Cipher.encryptor
 
-        def expand(key: bytes, nonce: bytes) -> ChaCha20:
-            watched.expanded.append((acting.get(), bytes(key)))
-            return ChaCha20(key, nonce)
+        def expand(cipher: Cipher[Any]) -> Any:
+            algorithm: Any = cipher.algorithm
+            # Single blocks have no nonce, and are not a stream.
+            if nonce := getattr(algorithm, "nonce", None) or getattr(cipher.mode, "nonce", None):
+                watched.expanded.append((acting.get(), algorithm.key, nonce))
+            return encryptor(cipher)
 
-        def act(protocol: Callable[[Party], Any], party: Party) -> Any:
+        def act(party: Party, protocol: Protocol[Any]) -> Any:
             acting.set(party.name)
             lines = {peer: _NotedLine(line, party.name, watched.said) for peer, line in party.peers.items()}
-            return protocol(replace(party, peers=lines))
+            # What all parties know is the same whatever the seed, so that what follows from it is the same too.
+            return protocol(
+                replace(party, peers=lines, plan=replace(party.plan, seed=0), shared=PublicRandomness.seeded(0))
+            )
 
-        def run(protocols: Mapping[str, Callable[[Party], Any]]) -> Mapping[str, Any]:
-            sides = {name: partial(act, protocol) for name, protocol in protocols.items()}
-            return simulate(sides, setup.tables, roles=setup.roles, seed=seed, keep="digests").results
+        def run(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> Mapping[str, Any]:
+            instead = dict.fromkeys(roles.parties, act)
+            return simulate(protocol, tables, roles=roles, seed=seed, instead=instead, keep="digests").results
 
-        with mock.patch(f"{_STREAMS[0]}.ChaCha20", expand), mock.patch(f"{_STREAMS[1]}.ChaCha20", expand):
-            shares = run({name: setup.make().fit for name in setup.roles.parties})
-            run({name: share.predict for name, share in shares.items()})
+        draws = {name: getattr(drawing, name) for name in ("token_bytes", "randbits", "randbelow")}
+        with mock.patch.object(Cipher, "encryptor", expand), mock.patch.multiple("secrets", **draws):
+            made = make()
+            if isinstance(made, Estimator):
+                run({name: share.predict for name, share in run(made.fit).items()})
+            else:
+                run(made)
         return watched
 
-    def hidden(self) -> Iterator[tuple[Said, Words]]:
+    def hidden(self) -> Iterator[HiddenPart]:
         """The parts of messages that hide something; a part that is sent on, or to several parties, comes once."""
-        known = set()
+        known, compared = set(), np.zeros(0, np.uint64)
         for said in self.said:
-            for part in _hidden_parts(said.message):
-                if (data := part.tobytes()) not in known:
+            for words, seeded in _hidden_parts(said.message):
+                if isinstance(said.message, _COMPARED):
+                    words, compared = words[~np.isin(words, compared)], np.append(compared, words)
+                if (data := words.tobytes()) not in known:
                     known.add(data)
-                    yield said, part
+                    yield HiddenPart(said, words, seeded)
+
+    def frames(self) -> set[tuple[str, str, str, bytes]]:
+        """What crossed, to the byte."""
+        return {(said.message.kind, said.sender, said.receiver, encode(said.message)) for said in self.said}
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A run, and the hidden parts of that run and of others with the same tables, none of them drawn from one draw."""
+    """A run, the same run once more, and the hidden parts of runs with the same tables and other draws."""
 
     run: WatchedRun
-    parts: list[tuple[Said, Words]]
+    again: WatchedRun
+    parts: list[HiddenPart]
 
     @classmethod
-    def of(cls, setup: Setup) -> Watched:
+    def of(cls, make: Callable[[], Made], tables: Mapping[str, Table], roles: Roles) -> Watched:
         """Watch as many runs as it takes."""
-        first = WatchedRun.of(setup, seed=0)
+
+        def watch(seed: int, system: int) -> WatchedRun:
+            return WatchedRun.of(make, tables, roles, seed=seed, system=system)
+
+        first = watch(seed=0, system=0)
         parts = list(first.hidden())
-        for fresh in sorted({said.message.fresh for said, _ in parts}):
-            other = WatchedRun.of(setup, seed=0 if fresh else 1)
-            parts += [part for part in other.hidden() if part[0].message.fresh is fresh]
-        return cls(first, parts)
+        for seeded in sorted({part.seeded for part in parts}):
+            other = watch(seed=int(seeded), system=1)
+            parts += [part for part in other.hidden() if part.seeded is seeded]
+        return cls(first, watch(seed=0, system=0), parts)
+
+
+class _System:
+    """What the operating system draws for each party of a watched run, the same for the same number."""
+
+    def __init__(self, number: int, acting: ContextVar[str]) -> None:
+        self._number, self._acting, self._drawn = number, acting, Counter[str]()
+
+    def token_bytes(self, nbytes: int | None = None) -> bytes:
+        name = self._acting.get()
+        self._drawn[name] += 1
+        return blake3(f"{self._number} {self._drawn[name]} {name}".encode()).digest(32 if nbytes is None else nbytes)
+
+    def randbits(self, k: int) -> int:
+        return int.from_bytes(self.token_bytes(-(-k // 8))) >> -k % 8
+
+    def randbelow(self, exclusive_upper_bound: int) -> int:
+        return self.randbits(exclusive_upper_bound.bit_length() + 128) % exclusive_upper_bound
 
 
 class _NotedLine(Channel):
@@ -128,22 +197,23 @@ class _NotedLine(Channel):
         super().send(message, **options)
 
 
-def check_hiding(make: Callable[[], Estimator], tables: Mapping[str, Table], roles: Roles) -> None:
-    """Check that what a model hides is hidden by draws that serve once, and that nobody but two parties know.
+def check_hiding(make: Callable[[], Made], tables: Mapping[str, Table], roles: Roles) -> None:
+    """Check that what a protocol hides is hidden by draws that serve once, and that nobody but two parties know.
 
     Args:
-        make: Makes the estimator. Training and prediction should send every kind of message that hides something.
-        tables: Rows to train on; a hundred are enough.
+        make: Makes the estimator, which trains and predicts, or any other protocol, such as an alignment. The run
+            should send every kind of message that hides something.
+        tables: The parties' rows; a hundred are enough.
         roles: Who does what.
     """
-    watched = Watched.of(Setup(make, tables, roles))
+    watched = Watched.of(make, tables, roles)
     for check in HIDING_CHECKS:
         check(watched)
 
 
 def something_hidden_crosses(watched: Watched) -> None:
-    """A model that hides nothing has no use for this contract."""
-    must(bool(watched.parts), "The model should send something hidden, but sends no words, ciphertexts or secrets.")
+    """A protocol that hides nothing has no use for this contract."""
+    must(bool(watched.parts), "The protocol should send something hidden, but sends no words, ciphertexts or secrets.")
 
 
 def what_claims_to_hide_is_looked_at(watched: Watched) -> None:
@@ -157,21 +227,31 @@ def what_claims_to_hide_is_looked_at(watched: Watched) -> None:
         )
 
 
+def what_crosses_follows_from_watched_draws(watched: Watched) -> None:
+    """What is drawn from elsewhere, such as a generator without a seed, may be known, and no check here sees it."""
+    kinds = {kind for kind, *_ in watched.run.frames() ^ watched.again.frames()}
+    must(
+        not kinds,
+        f"What crosses should follow from party.random and `secrets`, but {', '.join(sorted(kinds))} differs between "
+        "two runs in which these draw the same.",
+    )
+
+
 def no_hidden_word_crosses_twice(watched: Watched) -> None:
     """Where a mask is missing or serves again, words come again in another message or another run."""
-    parts = [(said, _telling(part)) for said, part in watched.parts]
+    parts = [(said, _telling(words)) for said, words, _ in watched.parts]
     words = np.sort(np.concatenate([np.zeros(0, np.uint64), *(part for _, part in parts)]))
     repeated = words[1:][words[1:] == words[:-1]]
     kinds = {said.message.kind for said, part in parts if np.isin(part, repeated).any()}
     # Seeds are few and long, so that even one of zeros does not come again by chance.
-    seeds = Counter(part.tobytes() for said, part in watched.parts if said.message.secret and 4 <= len(part) <= 8)
-    kinds |= {said.message.kind for said, part in watched.parts if seeds[part.tobytes()] > 1}
+    seeds = Counter(words.tobytes() for said, words, _ in watched.parts if said.message.secret and 4 <= len(words) <= 8)
+    kinds |= {said.message.kind for said, words, _ in watched.parts if seeds[words.tobytes()] > 1}
     must(not kinds, f"What hides should serve once, but words of {', '.join(sorted(kinds))} come again.")
 
 
 def hidden_words_are_far_apart(watched: Watched) -> None:
     """Where one mask hides many numbers, or the mask is short, the numbers stay as near to each other as they are."""
-    for said, part in watched.parts:
+    for said, part, _ in watched.parts:
         words = np.sort(part[:_MOST_WORDS])
         if len(words) >= _FEW_WORDS and (said.message.fresh or not said.message.reveals):
             # The largest gap on the circle of words: what is left of the circle holds all words.
@@ -186,7 +266,7 @@ def a_secret_reaches_one_party(watched: Watched) -> None:
     """What two parties are told, each of them can take off what the other sends."""
     ways: dict[bytes, set[tuple[str, str]]] = {}
     for said in watched.run.said:
-        for part in _hidden_parts(said.message) if said.message.secret else ():
+        for part, _ in _hidden_parts(said.message) if said.message.secret else ():
             if len(_telling(part)):
                 ways.setdefault(part.tobytes(), set()).add((said.sender, said.receiver))
                 must(
@@ -199,12 +279,12 @@ def a_secret_reaches_one_party(watched: Watched) -> None:
 def a_party_expands_no_key_twice(watched: Watched) -> None:
     """Two masks, or the noise of two releases, from one stream differ by nothing: their difference shows the rest."""
     expanded = Counter(watched.run.expanded)
-    twice = [(party, key) for (party, key), count in expanded.items() if count > 1]
-    for party, key in twice:
+    twice = [(party, key, count) for (party, key, _), count in expanded.items() if count > 1]
+    for party, key, count in twice:
         # The seed of a public key crosses within the key.
-        parts = (part for said in watched.run.said for part in _hidden_parts(said.message))
+        parts = (part for said in watched.run.said for part, _ in _hidden_parts(said.message))
         public = any(part.nbytes > len(key) and key in part.tobytes() for part in parts)
-        must(public, f"{party} should expand a key into one stream, but expands the same one {expanded[party, key]} x.")
+        must(public, f"{party} should expand a key into one stream, but expands the same one {count} x.")
 
 
 def no_ciphertext_follows_from_another(watched: Watched) -> None:
@@ -240,26 +320,31 @@ def hides(message: type[Message]) -> bool:
     """Whether messages of a class have parts that hide something."""
     return any(
         shape.base is Ciphertexts
-        or (shape.base is bytes and message.secret)
+        or (shape.base is bytes and (message.secret or message.fresh))
         or shape.dtype == np.uint64
         or (shape.dtype == np.uint8 and message.fresh)
         for shape in shapes(message).values()
     )
 
 
-def _hidden_parts(message: Message) -> Iterator[Words]:
-    """The parts of a message that hide something, as words."""
-    for value in vars(message).values():
-        for each in value if isinstance(value, list) else [value]:
+def _hidden_parts(message: Message) -> Iterator[tuple[Words, bool]]:
+    """The parts of a message that hide something, as words, and whether they may follow from party.random."""
+    told, derived = (table.get(type(message), set()) for table in (_TOLD_TO_ALL, _SEEDED))
+    for name, value in vars(message).items():
+        seeded = not message.fresh or name in derived
+        for each in [] if name in told else value if isinstance(value, list) else [value]:
             if isinstance(each, Ciphertexts):
-                yield each.data.ravel()
+                yield each.data.ravel(), seeded
             elif isinstance(each, np.ndarray) and (
                 each.dtype == np.uint64 or (each.dtype == np.uint8 and message.fresh)
             ):
-                data = each.tobytes()
-                yield np.frombuffer(data[: len(data) // 8 * 8], np.uint64)
-            elif isinstance(each, bytes) and message.secret:
-                yield np.frombuffer(each[: len(each) // 8 * 8], np.uint64)
+                yield _whole_words(each.tobytes()), seeded
+            elif isinstance(each, bytes) and (message.secret or message.fresh):
+                yield _whole_words(each), seeded
+
+
+def _whole_words(data: bytes) -> Words:
+    return np.frombuffer(data[: len(data) // 8 * 8], np.uint64)
 
 
 def _telling(part: Words) -> Words:
@@ -299,6 +384,7 @@ def _is_small(transformed: Residues) -> bool:
 HIDING_CHECKS: tuple[Callable[[Watched], None], ...] = (
     something_hidden_crosses,
     what_claims_to_hide_is_looked_at,
+    what_crosses_follows_from_watched_draws,
     no_hidden_word_crosses_twice,
     hidden_words_are_far_apart,
     a_secret_reaches_one_party,

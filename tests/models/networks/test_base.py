@@ -19,7 +19,7 @@ from colonnade.models.networks.messages import Embedding
 from colonnade.models.networks.oneshot import OneShotClassifier
 from colonnade.models.networks.server import ServedClassifier
 from colonnade.models.networks.split import SplitClassifier, SplitRegressor
-from colonnade.privacy.randomness import Randomness
+from colonnade.privacy.randomness import PublicRandomness
 from colonnade.roles import Roles
 from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import simulate
@@ -171,7 +171,7 @@ def test_a_shadow_predicts_with_the_defences_of_its_training(cancer, predicted):
 )
 def test_by_default_a_small_table_is_trained_for_as_many_steps_as_a_large_one(settings, n_rows, epochs, patience):
     model = SplitClassifier(**settings)
-    schedule = model.schedule(None, n_rows, Randomness.seeded(0))
+    schedule = model.schedule(None, n_rows, PublicRandomness.seeded(0))
     assert (schedule.epochs, schedule.patience) == (epochs, patience)
     assert model.epochs_on(n_rows) == epochs
 
@@ -195,8 +195,8 @@ def test_small_tables_have_a_weight_decay_and_hold_a_fifth_out_where_epochs_are_
     model = SplitClassifier(**settings)
     optimizers = model.optimizer_settings(n_rows)
     assert (optimizers.weight_decay, optimizers.decoupled) == (decay, decay not in (0.0, 0.5))
-    assert sum(map(len, model.schedule(None, n_rows, Randomness.seeded(0)).held_out)) == n_held_out
-    again = model.clone().set_params(**model.counted_on(n_rows)).schedule(None, n_rows, Randomness.seeded(0))
+    assert sum(map(len, model.schedule(None, n_rows, PublicRandomness.seeded(0)).held_out)) == n_held_out
+    again = model.clone().set_params(**model.counted_on(n_rows)).schedule(None, n_rows, PublicRandomness.seeded(0))
     assert (again.epochs, sum(map(len, again.held_out))) == (model.epochs_on(n_rows), n_held_out)
 
 

@@ -15,7 +15,7 @@ from colonnade.models.trees.hinted_sums import noised
 from colonnade.models.trees.noise import NoiseSettings, SumNoise, mechanism, most_releases, widest
 from colonnade.models.trees.splits import TreeParameters
 from colonnade.privacy.gaussian import gaussian_epsilon
-from colonnade.privacy.randomness import Randomness
+from colonnade.privacy.randomness import PublicRandomness
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
@@ -52,9 +52,9 @@ def test_all_releases_of_a_training_cost_what_was_asked_for():
 
 def test_a_record_is_in_one_release_of_each_level_and_in_one_fold():
     boost = BoostSettings(TreeParameters(max_depth=5), 10, subsample=0.5)
-    assert most_releases(boost, Sampling(boost, 100, Randomness.seeded(0)), n_scores=3) == 2 * 5 * 3 * 5
+    assert most_releases(boost, Sampling(boost, 100, PublicRandomness.seeded(0)), n_scores=3) == 2 * 5 * 3 * 5
     leafy = BoostSettings(TreeParameters(max_depth=0, max_leaves=7), 10)
-    assert most_releases(leafy, Sampling(leafy, 100, Randomness.seeded(0)), n_scores=1) == 2 * 10 * 7
+    assert most_releases(leafy, Sampling(leafy, 100, PublicRandomness.seeded(0)), n_scores=1) == 2 * 10 * 7
 
 
 def test_noise_leaves_room_in_a_slot():

@@ -26,7 +26,7 @@ from colonnade.models.networks.training import (
     as_array,
 )
 from colonnade.parameters import Limit, choice, count, each, number, optional, or_auto
-from colonnade.privacy.randomness import Randomness
+from colonnade.privacy.randomness import PublicRandomness, Randomness
 from colonnade.runtime.context import HookContext, Tensor
 from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Defence, Party
@@ -152,7 +152,7 @@ class NetworkModel(Estimator):
         chosen: dict[str, Any] = {"epochs": self.epochs_on(n_rows)}
         return chosen | ({"validation_fraction": self.held_out_on(n_rows)} if self.n_iter_no_change else {})
 
-    def schedule(self, party: Party, n_rows: int, random: Randomness) -> EpochSchedule:
+    def schedule(self, party: Party, n_rows: int, random: PublicRandomness | Randomness) -> EpochSchedule:
         """The rows to train on and those held out, in batches that follow from a source of randomness."""
         share = self.held_out_on(n_rows)
         train, held_out = hold_out(n_rows, share, random)

@@ -25,7 +25,7 @@ from colonnade.models.trees.grow import Chooser, Sums, Tree, grow
 from colonnade.models.trees.losses import Gradients, Loss
 from colonnade.models.trees.splits import TreeParameters
 from colonnade.models.trees.storage import tree_of, tree_state
-from colonnade.privacy.randomness import Randomness
+from colonnade.privacy.randomness import PublicRandomness, Randomness
 from colonnade.storage import Tree as Stored
 from colonnade.wire.message import Float64Array, Int64Array
 
@@ -73,14 +73,14 @@ class Sampling:
     round then costs a fold's share of bytes and time. Other shares are drawn for each round among all training rows and
     save nothing.
 
-    >>> sampling = Sampling(BoostSettings(TreeParameters(), 10, subsample=0.5), 6, Randomness.seeded(0))
+    >>> sampling = Sampling(BoostSettings(TreeParameters(), 10, subsample=0.5), 6, PublicRandomness.seeded(0))
     >>> [len(rows) for rows in sampling.folds], [sampling.fold_of(round) for round in range(3)]
     ([3, 3], [0, 1, 0])
     """
 
     settings: BoostSettings
     n_rows: int
-    shared: Randomness
+    shared: PublicRandomness
 
     @cached_property
     def parts(self) -> tuple[Int64Array, Int64Array]:
