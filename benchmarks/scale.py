@@ -98,7 +98,7 @@ def _all_seconds() -> float:
 
 def measure(*, quick: bool) -> dict[str, float]:
     """Speed-up, growth and memory."""
-    few, many, points, wide = (2_000, 4_000, 2_000, 4_000) if quick else (100_000, 5_000_000, 200_000, 1_000_000)
+    few, many, points, wide = (2_000, 4_000, 2_000, 4_000) if quick else (100_000, 5_000_000, BATCH, 1_000_000)
     figures, costs = dict[str, float](), list[Cost]()
     with TemporaryDirectory() as name, crew_of(1) as one, crew_of(2) as two:
         small, middle, large = (written(Path(name) / str(n), n) for n in (few, BATCH // 64 if quick else BATCH, many))

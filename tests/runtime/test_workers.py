@@ -1,8 +1,12 @@
 """Workers compute what one process computes, in the same order, whoever of them is lost."""
 
+import fcntl
 import os
+import resource
 import signal
+import sys
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -41,6 +45,13 @@ def test_processes_give_what_one_gives_in_the_order_of_the_chunks(crew):
     assert all(map(np.array_equal, alone.map(multiplied, points, KEY), crew.map(multiplied, iter(points), KEY)))
 
 
+def test_calls_of_the_same_length_are_dealt_out_evenly(crew):
+    """A worker that was given more than the others would let them wait at the end."""
+    list(crew.map(abs, range(4)))
+    by = Counter(crew.map(pid_after, [0.05] * 40))
+    assert min(by.values()) >= 17
+
+
 def test_workers_that_are_killed_change_nothing(crew):
     def chunks():
         for number, chunk in enumerate(CHUNKS * 4):
@@ -74,6 +85,30 @@ def test_an_error_that_is_made_from_more_than_words_arrives_too(crew, kind, erro
         ask_for_more(kind)
     assert str(found.value) == str(wanted.value)
     assert vars(found.value) == vars(wanted.value)
+
+
+def pages_cleared(n_times):
+    """How many pages the system clears for the last of several times four pieces of 8 MiB."""
+    for _ in range(n_times):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        pieces = [b"x" * 2**23 for _ in range(4)]
+        found = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+        del pieces
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc gives freed memory back so eagerly")
+def test_a_worker_uses_freed_memory_again(crew):
+    (found,) = crew.map(pages_cleared, [3])
+    assert found < 800
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pipes of other sizes")
+def test_a_worker_is_sent_a_megabyte_at_a_time(crew):
+    list(crew.map(abs, range(4)))
+    for worker in crew._workers.values():
+        for pipe in (worker._pool._call_queue._writer, worker._pool._result_queue._reader):
+            assert fcntl.fcntl(pipe.fileno(), fcntl.F_GETPIPE_SZ) == 2**20
 
 
 def test_no_process_is_started_for_a_few_points():

@@ -151,10 +151,7 @@ class Crew(Workers):
         """
         ahead: deque[_Begun] = deque()
         for call in calls:
-            slot = call.slot
-            if slot is None:
-                busy = [each.slot for each in ahead]
-                slot = min(range(self.n), key=busy.count)
+            slot = self._freest(ahead) if call.slot is None else call.slot
             ahead.append(self._begin(call, slot))
             if len(ahead) > AHEAD * self.n:
                 yield self._finished(ahead)
@@ -172,6 +169,14 @@ class Crew(Workers):
     def end(self) -> None:
         _end(self._workers, self._connected, self._context)
         self._start = None
+
+    def _freest(self, ahead: deque[_Begun]) -> int:
+        """The worker with the fewest calls to answer; of several, the one whose last call is longest ago."""
+        waiting, last = [0] * self.n, [-1] * self.n
+        for number, each in enumerate(ahead):
+            waiting[each.slot] += not each.future.done()
+            last[each.slot] = number
+        return min(range(self.n), key=lambda slot: (waiting[slot], last[slot]))
 
     def _finished(self, ahead: deque[_Begun]) -> Any:
         """What the first call returns; begins calls again whose worker is lost."""

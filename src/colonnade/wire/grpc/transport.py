@@ -9,15 +9,13 @@ the peer may learn is a matter of the protocol above.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colonnade.errors import PeerUnreachable, PlanError
+from colonnade.memory import keep_freed_memory
 from colonnade.wire.codec import Frame
 from colonnade.wire.grpc.link import Link, Patience
 from colonnade.wire.grpc.rendezvous import Rendezvous
@@ -92,7 +90,8 @@ class GrpcTransport(RunTransport):
         )
 
     def open(self, on_settled: Callable[[int], None] = lambda number: None) -> None:
-        _keep_freed_memory()
+        # In `benchmarks/transport.py` transfers take 1.2 to 1.6 times as long without; gRPC's threads share two heaps.
+        keep_freed_memory(2**25, heaps=2)
         self._rendezvous.on_settled = on_settled
         self._streams.open()
 
@@ -201,17 +200,3 @@ class GrpcTransport(RunTransport):
             f"{self.name} waited for {', '.join(absent)} and gave up. Start them with the same plan, check the "
             f"addresses, and run `colonnade doctor` on both sides.{''.join(strangers)}"
         )
-
-
-@cache
-def _keep_freed_memory() -> None:
-    """Tell glibc, once per process that opens a transport, to keep freed pieces of 1 MiB for the next ones.
-
-    By default glibc gives them back to the system, which clears them page by page when they are asked for again, and
-    keeps a heap for every thread of gRPC. In `benchmarks/transport.py` transfers take 1.2 to 1.6 times as long without
-    these settings. Other systems have no such settings, nor the need for them.
-    """
-    trim_threshold, mmap_threshold, arena_max = -1, -3, -8
-    with suppress(OSError, AttributeError):
-        for setting, value in ((trim_threshold, 2**25), (mmap_threshold, 2**25), (arena_max, 2)):
-            ctypes.CDLL(None).mallopt(setting, value)
