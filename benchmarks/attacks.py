@@ -8,7 +8,8 @@ opened the view. Messages are read one at a time: a run of three times as many e
 
 An active attack takes part in the training, so that its time and memory hold those of a training in its process, the
 other party's included. `shared-nodes` needs a tree whose nodes are revealed, which only Paillier's backend grows: it is
-measured at 10,000 rows alone.
+measured at 10,000 rows alone. `strongest` joins the guesses of an ordinary audit's attacks; what these took is not part
+of its figures.
 
 With BENCHMARK_JOURNAL naming a file, a run that was stopped goes on where it was.
 `python -m benchmarks.attacks` prints what is in the journal as a table.
@@ -36,9 +37,13 @@ import psutil
 from benchmarks.psi import forget_peak, peak
 from colonnade import Roles, Table, simulate
 from colonnade.attacks.base import ActiveAttack
+from colonnade.attacks.labels.strongest import Strongest
 from colonnade.attacks.view import View
 from colonnade.auditing.attempt import Attempt
-from colonnade.catalogue import ATTACKS, MODELS
+from colonnade.auditing.engine import make
+from colonnade.auditing.settings import Simulated
+from colonnade.auditing.subjects.base import Made
+from colonnade.catalogue import ATTACKS, MODELS, attacks_of_audit
 from colonnade.models.estimate import unlogged
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
@@ -82,6 +87,8 @@ KINDS: Mapping[str, Kind] = {
 }
 # Attacks that read messages in different ways: means over epochs, first and last gradients, embeddings, all of these.
 STREAMED = ("gradient-nearest", "permuted-labels", "embedding-nearest", "co-training")
+# What all attacks joined are called.
+JOINED = "strongest"
 # Imported before anything is measured.
 LIBRARIES = (
     *("scipy.optimize", "scipy.sparse", "scipy.spatial", "scipy.stats"),
@@ -95,8 +102,9 @@ def measure(*, quick: bool) -> dict[str, float]:
     figures: dict[str, float] = {}
     for size, n_rows in {"1k": 1_000}.items() if quick else SIZES.items():
         run = cache(partial(trained, n_rows, epochs=2))
-        for name in (STREAMED[0], STREAMED[-1]) if quick else on_labels():
-            made = journal.noted(f"{name}_{size}", partial(attacked, n_rows, run, name))
+        for name in (*(STREAMED[::3] if quick else on_labels()), JOINED):
+            measured = partial(joined, run) if name == JOINED else partial(attacked, n_rows, run, name)
+            made = journal.noted(f"{name}_{size}", measured)
             if made is not None:
                 figures |= {f"{name}_{size}_s": made[0], f"{name}_{size}_mb": made[1]}
     n_rows = 5_000 if quick else 100_000
@@ -155,11 +163,18 @@ def attacked(n_rows: int, run: Callable[[str], Run[Any]], name: str) -> tuple[fl
     return None
 
 
+def joined(run: Callable[[str], Run[Any]]) -> tuple[float, float]:
+    """Seconds and megabytes of joining the guesses of an ordinary audit's attacks, in a process of its own."""
+    setting = Simulated(run("three classes"))
+    guesses, _ = make(setting, [attack for attack in attacks_of_audit() if attack.about is Secret.LABELS])
+    return _in_a_process(_joined, setting, guesses)
+
+
 def _in_a_process(made: Callable[..., None], *given: Any) -> tuple[float, float]:
     here, there = multiprocessing.Pipe()
     # A run cannot be sent to a new process, and one that takes part in it needs the run.
     fork, spawn = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
-    process = (fork if made is _played else spawn).Process(target=made, args=(there, *given))
+    process = (spawn if made is _made else fork).Process(target=made, args=(there, *given))
     process.start()
     figures: tuple[float, float] = here.recv()
     process.join()
@@ -190,6 +205,15 @@ def _played(line: Connection, attempt: Attempt, run: Run[Any]) -> None:
     line.send((process_time() - begin, max(peak() - before, 1) / 1e6))
 
 
+def _joined(line: Connection, setting: Simulated, guesses: list[Made]) -> None:
+    """Join guesses, in another process."""
+    forget_peak()
+    before, begin = psutil.Process().memory_info().rss, process_time()
+    found, _ = make(setting, [Strongest()], before=guesses)
+    assert len(found) == 1
+    line.send((process_time() - begin, max(peak() - before, 1) / 1e6))
+
+
 class _Journal:
     """Figures in a file, one a line; in memory where no file is named."""
 
@@ -212,7 +236,7 @@ def table(figures: Mapping[str, tuple[float, float] | None]) -> Iterator[str]:
     """Seconds and megabytes of each attack, as lines of Markdown."""
     yield f"| attack | {' | '.join(f'{n_rows:,} rows' for n_rows in SIZES.values())} |"
     yield "|" + "---|" * (1 + len(SIZES))
-    for name in on_labels():
+    for name in sorted((*on_labels(), JOINED)):
         found = [figures.get(f"{name}_{size}") for size in SIZES]
         if any(found):
             cells = ["" if each is None else f"{each[0]:.1f} s, {each[1]:,.0f} MB" for each in found]

@@ -120,7 +120,6 @@ THOROUGH = frozenset(
         "binary-columns",
         "distillation",
         "embedding-probe",
-        "embedding-spreading",
         "epoch-ridge",
         "feature-hijacking",
         "gradient-probe",

@@ -6,7 +6,7 @@ import pytest
 from colonnade.attacks.base import Grant, Needs
 from colonnade.attacks.view import View
 from colonnade.data import load
-from colonnade.errors import PrivacyError, UndeclaredAccess
+from colonnade.errors import PlanError, PrivacyError, StorageError, UndeclaredAccess
 from colonnade.models.networks.messages import Embedding, EmbeddingWidth, EpochVerdict, Gradient
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
@@ -120,3 +120,52 @@ def test_a_saved_view_holds_only_what_was_declared(run, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["transcript", "view.safetensors"]
     loaded = View.load(tmp_path, Needs(messages=(Gradient, Embedding)), lambda path: None)
     assert list(loaded.messages(Embedding)) == []
+
+
+OPTIONAL = Needs(own_features=True, table_optional=True)
+
+
+@pytest.mark.parametrize(
+    ("needs", "words"),
+    [
+        (
+            {"known_in_all": 56},
+            "known_in_all = 56 requires known_labels, but known_labels is 0. Declare known_labels as well, or leave "
+            "out known_in_all.",
+        ),
+        (
+            {"table_optional": True},
+            "table_optional = True requires own_features, but own_features is False. Declare own_features as well, or "
+            "leave out table_optional.",
+        ),
+    ],
+)
+def test_a_need_that_says_more_of_another_one_is_refused_without_it(needs, words):
+    with pytest.raises(PlanError) as caught:
+        Needs(**needs)
+    assert str(caught.value) == words
+
+
+def test_an_attack_whose_table_is_optional_is_told_to_look_before_it_reads(run):
+    own = View.cut(OPTIONAL, run.transcripts["shop"], public=run.plan, grant=TOLD).own
+    assert not own.has_table
+    with pytest.raises(PrivacyError) as caught:
+        own.table  # noqa: B018
+    assert str(caught.value) == (
+        "own.table should be the attacker's own rows, but this attacker has none. Ask own.has_table first."
+    )
+    assert not isinstance(caught.value, UndeclaredAccess)
+
+
+@pytest.mark.parametrize("has_table", [False, True])
+def test_a_saved_view_comes_back_with_its_table_and_without_one(run, tmp_path, has_table):
+    table = run.simulation.tables["shop"] if has_table else None
+    View.cut(OPTIONAL, run.transcripts["shop"], public=run.plan, grant=TOLD, table=table).save(tmp_path)
+    assert View.load(tmp_path, OPTIONAL, lambda path: None).own.has_table == has_table
+
+
+def test_a_saved_view_whose_table_is_lost_does_not_load_as_one_without_a_table(run, tmp_path):
+    cut(run, OPTIONAL).save(tmp_path)
+    (tmp_path / "table.arrow").unlink()
+    with pytest.raises(StorageError, match=r"A saved table was expected at .*table\.arrow, but there is none"):
+        View.load(tmp_path, OPTIONAL, lambda path: None)

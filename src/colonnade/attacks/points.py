@@ -43,33 +43,26 @@ class Points:
     values: Float64Array
 
     @classmethod
-    def of_embeddings(
-        cls, view: View, *, received_from: str | None = None, when: Literal["first", "last"] = "last"
-    ) -> Points:
-        """The last embedding of each row, or the first, that the attacker sent, or received from a peer."""
+    def of_embeddings(cls, view: View, when: When = "last", *, received_from: str | None = None) -> Points:
+        """The last embedding of each row that the attacker sent, or received from a peer; or the first, or the mean."""
         return cls._of_messages(view, Embedding, sent=received_from is None, when=when, peer=received_from)
 
     @classmethod
     def of_gradients(cls, view: View, when: When) -> Points:
         """The gradient that the attacker received for each row: its mean over epochs, the first or the last one."""
-        if when != "mean":
-            return cls._of_messages(view, Gradient, sent=False, when=when)
-        peers = view.peers(Gradient, sent=False)
-        return cls._joined([view.row_means(Gradient, peer=peer, sent=False).astype(np.float64) for peer in peers])
+        return cls._of_messages(view, Gradient, sent=False, when=when)
 
     @classmethod
     def _of_messages(
-        cls,
-        view: View,
-        kind: type[Embedding] | type[Gradient],
-        *,
-        sent: bool,
-        when: Literal["first", "last"],
-        peer: str | None = None,
+        cls, view: View, kind: type[Embedding] | type[Gradient], *, sent: bool, when: When, peer: str | None = None
     ) -> Points:
-        peers = view.peers(kind, sent=sent) if peer is None else (peer,)
-        found = (_by_row(view.messages(kind, sent=sent, peer=each), when) for each in peers)
-        return cls._joined([line for line in found if line is not None])
+        lines: list[Float64Array | None] = []
+        for each in view.peers(kind, sent=sent) if peer is None else (peer,):
+            if when == "mean":
+                lines.append(view.row_means(kind, peer=each, sent=sent).astype(np.float64))
+            else:
+                lines.append(_by_row(view.messages(kind, sent=sent, peer=each), when))
+        return cls._joined([line for line in lines if line is not None])
 
     @classmethod
     def _joined(cls, lines: list[Float64Array]) -> Points:

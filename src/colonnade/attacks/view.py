@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from colonnade.attacks.guess import Guess
-from colonnade.errors import UndeclaredAccess
+from colonnade.errors import PlanError, PrivacyError, UndeclaredAccess
 from colonnade.models.base import Estimator
 from colonnade.models.trees.record import ForestRecord
 from colonnade.roles import PublicPlan
@@ -33,9 +33,12 @@ class Needs:
     Attributes:
         messages: The kinds of messages it reads, on all of the attacker's lines.
         own_features: Whether it reads the attacker's own table.
+        table_optional: Whether it also works for an attacker that has no table, or whose table is not at hand.
         own_model: Whether it uses the attacker's own share of the model.
         forest: The kinds of messages whose content it reads from what the attacker saw of a forest.
         known_labels: How many labels per class it must be told; the audit draws them and never scores them.
+        known_in_all: How many labels it is told in all where `known_labels` per class are fewer: as many of each class,
+            but beyond `known_labels` no more than a quarter of the rarest class.
         known_records: How many records it must be told, with their rows; the audit never scores them.
         prior: How many whole records it must be told without their rows, as a sample of the population; never scored.
         inference_rows: Whether rows that were not trained on are scored as well, in attacks on columns.
@@ -46,14 +49,33 @@ class Needs:
 
     messages: tuple[type[Message], ...] = ()
     own_features: bool = False
+    table_optional: bool = False
     own_model: bool = False
     forest: tuple[type[Message], ...] = ()
     known_labels: int = 0
+    known_in_all: int = 0
     known_records: int = 0
     prior: int = 0
     inference_rows: bool = False
     candidates: Literal["curves", "records"] | None = None
     guesses: bool = False
+
+    def __post_init__(self) -> None:
+        for more, of in (("known_in_all", "known_labels"), ("table_optional", "own_features")):
+            if getattr(self, more) and not getattr(self, of):
+                raise PlanError(
+                    f"{more} = {getattr(self, more)} requires {of}, but {of} is {getattr(self, of)}. Declare {of} as "
+                    f"well, or leave out {more}."
+                )
+
+    @property
+    def needs_table(self) -> bool:
+        """Whether an attacker without a table cannot make the attack."""
+        return self.own_features and not self.table_optional
+
+    def most_per_class(self, n_classes: int) -> int:
+        """How many labels of each class it is told at most."""
+        return max(self.known_labels, -(-self.known_in_all // n_classes))
 
 
 @dataclass(frozen=True)
@@ -81,6 +103,11 @@ class Grant:
     records: Float64Array = field(default_factory=lambda: np.zeros((0, 0)))
     prior: Mapping[str, Float64Array] = field(default_factory=dict)
 
+    @property
+    def labels_per_class(self) -> int:
+        """How many labels of each class are told."""
+        return len(self.labels) // max(self.n_classes, 1)
+
     def cut(self, needs: Needs) -> Grant:
         """As much of this grant as an attack declared."""
         declared = {
@@ -99,6 +126,7 @@ class Own:
     """What the attacker itself holds, as far as declared: its table, its part of the model, what it saw of a forest."""
 
     def __init__(self, needs: Needs, table: Table | None, model: Estimator | None, forest: ForestRecord | None) -> None:
+        self._reads_table = needs.own_features
         self._table = table if needs.own_features else None
         self._model = model if needs.own_model else None
         self._forest = forest if needs.forest else None
@@ -106,9 +134,18 @@ class Own:
     @property
     def table(self) -> Table:
         """The attacker's own rows."""
-        if self._table is None:
+        if not self._reads_table:
             raise _undeclared("the attacker's own table", "own_features=True")
+        if self._table is None:
+            raise PrivacyError(
+                "own.table should be the attacker's own rows, but this attacker has none. Ask own.has_table first."
+            )
         return self._table
+
+    @property
+    def has_table(self) -> bool:
+        """Whether there are rows of the attacker's own that it may read."""
+        return self._table is not None
 
     @property
     def model(self) -> Estimator:
@@ -201,8 +238,9 @@ class View:
             "public": self.public.to_json(),
             "grant": {**vars(self.grant), "columns": list(self.grant.columns)},
             "seed": self.seed,
+            "has_table": self.own.has_table,
         }
-        if self.needs.own_features:
+        if self.own.has_table:
             self.own.table.save(directory / "table.arrow")
         if self.needs.own_model:
             self.own.model.save(directory / "model.safetensors")
@@ -219,7 +257,7 @@ class View:
             Transcript.load(directory / "transcript"),
             public=PublicPlan.from_json(tree["public"]),
             grant=Grant(**tree["grant"]),
-            table=Table.load(directory / "table.arrow") if needs.own_features else None,
+            table=Table.load(directory / "table.arrow") if needs.own_features and tree["has_table"] else None,
             model=load_model(directory / "model.safetensors") if needs.own_model else None,
             forest=ForestRecord.of(read_tree(directory / "forest.safetensors")) if needs.forest else None,
             seed=tree["seed"],

@@ -147,7 +147,7 @@ class AverageGradient(Defence):
     'AverageGradient'
     """
 
-    known_by = (("averaged-gradients", {}), ("co-training", {}))
+    known_by = (("averaged-gradients", {}), ("randomised-posterior", {}), ("co-training", {}))
     acts_on = GRADIENTS
 
     def outgoing(self, tensor: Tensor, at: HookContext) -> Tensor:

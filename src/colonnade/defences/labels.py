@@ -44,7 +44,6 @@ class RandomisedLabels(Defence):
     'RandomisedLabels(epsilon=0.5)'
     """
 
-    known_by = (("randomised-posterior", {}), ("averaged-gradients", {}), ("co-training", {}))
     reads_labels = True
     named_by = "epsilon"
     limits: ClassVar[Mapping[str, Limit]] = {"epsilon": number(above=0)}
@@ -52,6 +51,11 @@ class RandomisedLabels(Defence):
     def __init__(self, *, epsilon: float = 1.0) -> None:
         self.epsilon = epsilon
         check_parameters(self)
+        self.known_by = (
+            ("randomised-posterior", {"epsilon": epsilon}),
+            ("averaged-gradients", {}),
+            ("co-training", {}),
+        )
 
     def before_run(self, party: Party) -> None:
         if party.table is None:

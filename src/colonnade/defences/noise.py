@@ -54,7 +54,7 @@ def blur(shape: tuple[int, ...], scale: float, kind: Kind, random: Randomness, p
 class NoisyGradient(Defence):
     """A defence that changes every gradient that leaves by noise of its own."""
 
-    known_by: ClassVar[tuple[tuple[str, Mapping[str, Any]], ...]] = (("averaged-gradients", {}), ("co-training", {}))
+    known_by: tuple[tuple[str, Mapping[str, Any]], ...] = (("averaged-gradients", {}), ("co-training", {}))
     acts_on = GRADIENTS
 
     def before_run(self, party: Party) -> None:
@@ -170,7 +170,12 @@ class MaxNorm(NoisyGradient):
     'MaxNorm'
     """
 
-    known_by = (("gradient-completion", {}), ("column-spreading", {}), ("co-training", {}))
+    known_by = (
+        ("gradient-completion", {}),
+        ("column-spreading", {}),
+        ("embedding-spreading", {}),
+        ("co-training", {}),
+    )
     limits: ClassVar[Mapping[str, Limit]] = {"least": number(1), "most": number(1)}
 
     def __init__(self, *, least: float = 1.0, most: float = 10.0) -> None:
@@ -204,6 +209,7 @@ class GradientPerturbation(NoisyGradient):
     'GradientPerturbation(noise=0.2)'
     """
 
+    known_by = (("averaged-gradients", {}), ("column-spreading", {}), ("co-training", {}))
     reads_labels = True
     limits: ClassVar[Mapping[str, Limit]] = {"epsilon": number(above=0)}
 

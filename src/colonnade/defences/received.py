@@ -91,7 +91,12 @@ class InformationBottleneck(_NetworksBehind):
     'InformationBottleneck(weight=0.1)'
     """
 
-    known_by = (("averaged-gradients", {}), ("column-spreading", {}), ("co-training", {}))
+    known_by = (
+        ("averaged-gradients", {}),
+        ("column-spreading", {}),
+        ("embedding-spreading", {}),
+        ("co-training", {}),
+    )
     named_by = "weight"
     limits: ClassVar[Mapping[str, Limit]] = {"weight": number(0)}
 

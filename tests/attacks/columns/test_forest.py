@@ -278,7 +278,8 @@ def test_an_audit_of_a_forest_finds_what_its_sums_tell_of_columns_that_never_win
     assert boxed.verdict == "leaks"
     assert "'g'" in boxed.summary
     assert boxed.plain.score.value > 0.7
-    assert knowledge(boxed) == "what it saw of the forest and 50 known records"
+    kinds = " and ".join(boxed.granted.forest)
+    assert knowledge(boxed) == f"what it saw of the forest in {kinds} and 50 known records"
     assert found["SplitNarrowing"].verdict == "leaks"
     assert "'g'" not in found["SplitNarrowing"].summary
     assert found["RelinkedSums"].verdict == "leaks"

@@ -101,7 +101,7 @@ def test_the_report_says_which_column_and_in_which_measure(one_shot):
     report = audit(one_shot, [PassiveRidge()], nulls=3)
     assert headline(report).endswith("features can be inferred by bank")
     telco = next(q for q in questions(report) if (q.attacker, q.owner) == ("bank", "telco"))
-    assert "PassiveRidge rebuilds the worst of telco's columns with an R² of" in telco.sentence
+    assert "PassiveRidge rebuilds the most exposed of telco's columns with an R² of" in telco.sentence
     assert "A column's mean reaches 0.000" in telco.sentence
     assert "The worst column is 't" in telco.findings[0].summary
     assert knowledge(telco.findings[0]) == "the messages split/embedding and 50 known records"

@@ -67,12 +67,16 @@ def test_the_points_are_those_of_the_epoch_that_was_asked_for(run, tables, when)
     np.testing.assert_allclose(points.values, [expected(by_row[row]) for row in points.rows], rtol=1e-4, atol=1e-7)
 
 
-def test_the_last_embedding_of_a_row_is_its_point(run, tables):
-    last = {}
+@pytest.mark.parametrize("when", ["mean", "first", "last"])
+def test_a_row_is_the_embedding_that_was_asked_for(run, when):
+    by_row = {}
     for recorded in run.transcripts["shop"].messages(Embedding, sent=True):
-        last |= dict(zip(recorded.rows.tolist(), recorded.message.values, strict=True))
-    points = Points.of_embeddings(attempt_on(run, EmbeddingNearest()).view(run))
-    np.testing.assert_array_equal(points.values, [last[row] for row in points.rows])
+        for row, embedding in zip(recorded.rows, recorded.message.values, strict=True):
+            by_row.setdefault(int(row), []).append(embedding)
+    expected = {"first": lambda e: e[0], "last": lambda e: e[-1], "mean": lambda e: np.mean(e, axis=0)}[when]
+    points = Points.of_embeddings(attempt_on(run, EmbeddingNearest()).view(run), when)
+    assert points.rows.tolist() == sorted(by_row)
+    np.testing.assert_allclose(points.values, [expected(by_row[row]) for row in points.rows], rtol=1e-4, atol=1e-6)
 
 
 def test_clusters_take_the_names_that_bring_known_rows_near():
@@ -93,7 +97,7 @@ def test_two_clusters_per_class_find_antipodal_codes_that_one_does_not():
     for per_class in (1, 2):
         attack = GradientClusters(per_class=per_class)
         hits[per_class] = (attack.guess(view_of(attack, codes, told(labels))).classes == labels).mean()
-    assert hits[1] < 0.8
+    assert hits[1] < 0.7
     assert hits[2] == 1
 
 

@@ -68,3 +68,18 @@ def test_chosen_splits_tell_more_of_the_labels_than_all_columns_do():
     told = attempt.grant
     alone = believed(Points(guess.rows, columns), told.rows, told.labels, 2, random)
     assert roc_auc_score(labels, guess.scores) > roc_auc_score(labels, alone[:, 1]) + 0.05
+
+
+def test_where_no_split_was_chosen_all_rows_are_alike():
+    """A null run must not end an audit whose own run had splits."""
+    random = np.random.default_rng(0)
+    tables = {
+        "bank": Table.of({"y": random.integers(2, size=60)}, ids=None, labels="y"),
+        "shop": Table.of({"x": random.normal(size=60)}, ids=None),
+    }
+    model = SecureBoostClassifier(n_estimators=1, early_stopping_rounds=None, leak_budget=1.0)
+    attempt = attempt_on(simulate(model.fit, tables, roles=ROLES), OwnSplits())
+    model.gamma = 1e6
+    unsplit = simulate(model.fit, tables, roles=ROLES)
+    assert not any(unsplit.results["shop"].splits_)
+    assert np.ptp(attempt.guess(unsplit.simulation, lambda: unsplit).scores) == 0

@@ -5,8 +5,10 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
+from colonnade.attacks.base import Grant
 from colonnade.attacks.labels import penalties
 from colonnade.attacks.labels.penalties import PenaltyClasses, solved
+from colonnade.attacks.points import Points
 from colonnade.data import load
 from colonnade.defences.embedding import distance_correlation, potential_energy
 from colonnade.defences.wandering import BoundaryWandering, wandering_loss
@@ -45,16 +47,53 @@ def share_right(unlike, labels):
 @pytest.mark.parametrize("penalty", ["wandering", "potential-energy", "distance-correlation"])
 def test_the_classes_of_noise_are_recovered_from_a_penaltys_raw_gradient(penalty):
     z, labels = noise()
-    found = solved(z.numpy(), gradient_of(penalty, z, labels), K, penalty, None, np.random.default_rng(0))
+    found, _ = solved(z.numpy(), gradient_of(penalty, z, labels), K, penalty, None, np.random.default_rng(0))
     assert share_right(found, labels) >= 0.99
 
 
 def test_gradients_of_labels_that_are_independent_of_the_truth_tell_nothing():
     z, labels = noise()
     other = torch.tensor(np.random.default_rng(9).permutation(labels.numpy()))
-    found = solved(z.numpy(), gradient_of("wandering", z, other), K, "wandering", None, np.random.default_rng(0))
+    found, _ = solved(z.numpy(), gradient_of("wandering", z, other), K, "wandering", None, np.random.default_rng(0))
     assert share_right(found, other) >= 0.99
     assert share_right(found, labels) < 0.25
+
+
+def test_the_losss_own_gradient_beside_the_penaltys_is_explained_too():
+    """Both share the classes, and the loss moves the rows of a class by much the same, however long embeddings are."""
+    z, labels = noise()
+    means = np.random.default_rng(1).standard_normal((K, z.shape[1]))[labels]
+    penalty = gradient_of("wandering", z, labels)
+    both = penalty + 2 * np.abs(penalty).mean() * means
+    random = np.random.default_rng(2)
+    start = np.where(random.random(len(z)) < 0.5, labels, random.integers(K, size=len(z)))
+    solutions = {
+        beside: solved(z.numpy(), both, K, "wandering", start, random, 0, beside_loss=beside)
+        for beside in (False, True)
+    }
+    assert solutions[False][1] < 0.95
+    assert solutions[True][1] > 0.99
+    assert share_right(solutions[True][0], labels) >= 0.99
+
+
+def test_a_few_known_rows_exchange_the_names_of_all_batches_at_once():
+    """Own columns may lead to the wrong names, in every batch alike."""
+    random = np.random.default_rng(0)
+    labels = random.integers(2, size=600)
+    columns = Points(np.arange(600), random.normal(size=(600, 3)) + np.outer(2 * labels - 1, [1.0, 0.5, 0.0]))
+    grant = Grant(2, known := np.array([3, 5, 8, 11, 300, 301, 305, 306]), labels[known])
+    misled = np.log(np.where(np.eye(2)[labels] > 0, 0.3, 0.7))
+    batches = []
+    for rows in (np.arange(200), np.arange(200, 400)):
+        batch = penalties._Batch(rows, np.zeros((200, 2)), np.zeros((200, 2)), 2, "wandering")
+        # The cut is right, and which of its sides is which class is not known.
+        batch.unlike, batch.explained = 1 - np.eye(2)[labels[rows]] + 0.1, 0.99
+        assert (batch.rated(misled).argmax(axis=1) != labels[rows]).all()
+        batches.append(batch)
+    chances = penalties._learned(columns, batches, misled, grant, random)
+    assert (chances.argmax(axis=1) == labels).mean() > 0.8
+    named = batches[0].rated(np.log(chances)).argmax(axis=1)
+    assert (named == labels[:200]).all()
 
 
 @pytest.mark.slow

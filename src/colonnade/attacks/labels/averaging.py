@@ -6,6 +6,9 @@ fitted to all rows at once, finds the means under noise that hides any single ro
 The same holds for a network at the label party that re-encodes embeddings at random: each epoch is another pass.
 
 A defence whose noise differs between classes is told by that difference: classes may have covariances of their own.
+
+Mixtures by expectation-maximisation: Dempster, Laird and Rubin 1977, "Maximum likelihood from incomplete data via the
+EM algorithm".
 """
 
 from __future__ import annotations

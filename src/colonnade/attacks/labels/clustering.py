@@ -34,17 +34,18 @@ PER_CLASS = (1, 2, 4)
 
 
 class _Geometric(Attack):
-    """An attack on points, one vector for each row: gradients of some epoch, or embeddings where `when` is None."""
+    """An attack on points, one vector for each row: gradients or embeddings, of some epoch or on average."""
 
     angular: bool
-    when: When | None = None
+    when: When
 
     def why_not(self, view: View) -> str | None:
-        none = None if self.when is None else why_no_gradients(view)
+        none = why_no_gradients(view) if Gradient in self.needs.messages else None
         return none or self._points(view).why_not(view.grant)
 
     def _points(self, view: View) -> Points:
-        points = Points.of_embeddings(view) if self.when is None else Points.of_gradients(view, self.when)
+        of = Points.of_gradients if Gradient in self.needs.messages else Points.of_embeddings
+        points = of(view, self.when)
         return points.directions() if self.angular else points
 
 
@@ -87,6 +88,7 @@ class EmbeddingClusters(_Clusters):
 
     Args:
         per_class: Clusters per class; more than one finds classes of several parts.
+        when: A row's last embedding, its first, or its mean over all epochs.
         angular: Compare directions rather than places.
 
     >>> EmbeddingClusters(per_class=2).needs.known_labels
@@ -94,15 +96,15 @@ class EmbeddingClusters(_Clusters):
     """
 
     needs = Needs(messages=(Embedding,), known_labels=KNOWN_PER_CLASS)
-    limits: ClassVar[Mapping[str, Limit]] = {"per_class": count()}
+    limits: ClassVar[Mapping[str, Limit]] = {"per_class": count(), "when": WHEN}
 
-    def __init__(self, *, per_class: int = 1, angular: bool = True) -> None:
-        self.per_class, self.angular = per_class, angular
+    def __init__(self, *, per_class: int = 1, when: When = "last", angular: bool = True) -> None:
+        self.per_class, self.when, self.angular = per_class, when, angular
         check_parameters(self)
 
     @classmethod
     def variants(cls) -> Sequence[Self]:
-        return [cls(per_class=n) for n in PER_CLASS]
+        return [cls(per_class=n, when=when) for when in WHENS for n in PER_CLASS]
 
 
 class GradientClusters(_Clusters):
@@ -133,6 +135,7 @@ class EmbeddingNearest(_Nearest):
     """A row has the class of the known row whose embedding is nearest to its own.
 
     Args:
+        when: A row's last embedding, its first, or its mean over all epochs.
         angular: Compare directions rather than places.
 
     >>> EmbeddingNearest().needs.messages[0].kind
@@ -140,9 +143,15 @@ class EmbeddingNearest(_Nearest):
     """
 
     needs = Needs(messages=(Embedding,), known_labels=KNOWN_PER_CLASS)
+    limits: ClassVar[Mapping[str, Limit]] = {"when": WHEN}
 
-    def __init__(self, *, angular: bool = True) -> None:
-        self.angular = angular
+    def __init__(self, *, when: When = "last", angular: bool = True) -> None:
+        self.when, self.angular = when, angular
+        check_parameters(self)
+
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        return [cls(when=when) for when in WHENS]
 
 
 class GradientNearest(_Nearest):

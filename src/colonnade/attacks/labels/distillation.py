@@ -2,6 +2,9 @@
 
 A gradient that tells little about its row still leans to its class. Guessed classes of all rows are many weak labels,
 and a classifier that learns from them averages their errors away.
+
+Learning from another model's guesses: Hinton et al. 2015, "Distilling the knowledge in a neural network", arXiv
+1503.02531.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ class OwnSplits(Attack):
         assert isinstance(view.own.model, SecureBoost)
         bins = view.own.model.bins_.encode(view.own.table)
         chosen = [split.left_rows(bins, slice(None)) for splits in view.own.model.splits_ for split in splits]
-        # A split that was chosen often counts as often.
+        # A split that was chosen often counts as often. In a null run perhaps none was chosen, and all rows are alike.
+        chosen = chosen or [np.ones(len(bins.codes), np.bool_)]
         sides = Points(np.arange(len(bins.codes)), np.stack(chosen, axis=1).astype(np.float64))
         known, labels = sides.known(view.grant)
         return Guess.rated(sides.rows, np.log(believed(sides, known, labels, view.grant.n_classes, view.random)))

@@ -6,7 +6,9 @@ attack takes honest part in the run, because no recording keeps the gradients of
 
 Surrogate top. A party that knows each row's embedding and gradient trains a top network of its own, and labels for all
 rows, until the gradients of its own top are the ones that it received. Kariyappa and Qureshi 2023, "ExPLoit", arXiv
-2111.12840.
+2111.12840. The true top also sees what other parties send, and learns meanwhile, so that a surrogate may send like
+gradients for wrong labels. Half of the known rows are therefore kept back in turn, and the labels count only if they
+are right about more of these rows than the nearest known gradients are.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from colonnade.attacks.base import ActiveAttack, Attack, ExampleRun, Grant, Guess, Needs, View
@@ -36,12 +39,12 @@ from colonnade.parameters import Limit, check_parameters, count, number
 from colonnade.runtime.context import Tensor
 from colonnade.runtime.party import Party
 from colonnade.runtime.protocol import Protocol
-from colonnade.wire.message import Float64Array
+from colonnade.wire.message import Float64Array, Int64Array
 
 SURROGATE_RATE, HIDDEN = 0.01, 64
 # How much it counts, beside matching gradients, that the top foretells the labels and that all classes occur.
 FORETELLING, OCCURRING = 1e-3, 1e-3
-# The first belief in the class of the nearest known gradient, as a logit.
+# How much a label begins by leaning to the class of the nearest known gradient, as a logit.
 BELIEF = 2.0
 
 
@@ -164,17 +167,26 @@ class SurrogateTop(Attack):
         known, classes = gradients.known(view.grant)
         rows = gradients.rows[chosen_rows(len(gradients.rows), LANDMARKS, known, view.random)]
         g, e = gradients.at(rows), embeddings.at(rows)
-        at = np.searchsorted(rows, gradients.rows[known])
+        at, n_classes = np.searchsorted(rows, gradients.rows[known]), view.grant.n_classes
+        directions = Points(rows, g).directions().values
+        begun = _nearest(directions, at, classes, n_classes)
+        if np.bincount(classes, minlength=n_classes).min() < 2:
+            return Guess.rated(rows, begun)
+        found, gained = [], 0
         with reproducible(view.random):
-            labels = self._matched(e / _size(e), g / _size(g), at, classes, view.grant.n_classes)
-        return Guess.rated(rows, labels)
+            for told in _halves(classes):
+                first = _nearest(directions, at[told], classes[told], n_classes)
+                labels = self._matched(e / _size(e), g / _size(g), first, at[told], classes[told])
+                right, before = ((each[at].argmax(axis=1) == classes)[~told].sum() for each in (labels, first))
+                gained += int(right - before)
+                found.append(labels)
+        return Guess.rated(rows, np.mean(found, axis=0) if gained > 0 else begun)
 
-    def _matched(self, e: Float64Array, g: Float64Array, known: Any, classes: Any, n_classes: int) -> Float64Array:
+    def _matched(
+        self, e: Float64Array, g: Float64Array, first: Float64Array, known: Int64Array, classes: Int64Array
+    ) -> Float64Array:
         """How likely each class of each row is, by the labels and the top that best explain the gradients."""
-        directions = Points(np.arange(len(g)), g).directions().values
-        start = np.zeros((len(g), n_classes))
-        nearest = classes[distances(directions, directions[known]).argmin(axis=1)]
-        start[np.arange(len(g)), nearest] = BELIEF
+        start, n_classes = BELIEF * first, first.shape[1]
         labels = torch.tensor(start, dtype=torch.float32, requires_grad=True)
         embedding, gradient = (torch.tensor(each, dtype=torch.float32) for each in (e, g))
         embedding.requires_grad_()
@@ -193,6 +205,20 @@ class SurrogateTop(Attack):
             total.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         return np.asarray(labels.detach().softmax(dim=1).numpy(), np.float64)
+
+
+def _nearest(directions: Float64Array, known: Int64Array, classes: Int64Array, n_classes: int) -> Float64Array:
+    """The class of the nearest known row (rows, classes): 1 for this class, 0 for the others."""
+    nearest = classes[distances(directions, directions[known]).argmin(axis=1)]
+    return np.asarray(np.eye(n_classes)[nearest])
+
+
+def _halves(classes: Int64Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Every other row of each class, and the rest."""
+    place = np.zeros(len(classes), np.int64)
+    for each in np.unique(classes):
+        place[classes == each] = np.arange((classes == each).sum())
+    return place % 2 == 0, place % 2 == 1
 
 
 def _size(values: Float64Array) -> float:

@@ -12,17 +12,28 @@ Classes and what they share (S_k, or the strength of the penalty and the mean gr
 from several starts (expectation-maximisation with hard classes). Each batch of the first epoch is solved by itself, and
 the names of its classes are those that the attacker's own columns and a few known labels find likeliest. Batches are
 solved until they have 20,000 rows.
+
+The share of a gradient that the penalty explains says how far a batch can be believed: in later batches the loss's own
+gradient drowns the penalty's. Rows of batches that are explained well teach networks on the attacker's own columns, and
+all names at once are exchanged as the known rows ask. What the networks say then names each batch, and is where batches
+that were explained badly are solved from once more; there, wandering has a mean gradient of each class beside it, as
+the loss has. A row's classes are rated by the gradient and by the networks together.
+
+The penalties: `defences.wandering`; Zheng et al. 2024, "PELoss", arXiv 2210.09617; Vepakomma et al. 2020, "NoPeek",
+arXiv 2008.09161. That their gradients give the classes away was found here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, Guess, Needs, View
-from colonnade.attacks.labels.cotraining import believed
+from colonnade.attacks.base import Attack, Grant, Guess, Needs, View
+from colonnade.attacks.labels.cotraining import TOLD, believed
+from colonnade.attacks.labels.randomised import NETWORKS, foretold_true
 from colonnade.attacks.points import FITTED_ROWS, KNOWN_PER_CLASS, LANDMARKS, Points, k_means, why_no_gradients
 from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.parameters import Limit, check_parameters, choice, count
@@ -31,6 +42,8 @@ from colonnade.wire.message import Float32Array, Float64Array, Int64Array
 Penalty: TypeAlias = Literal["wandering", "potential-energy", "distance-correlation"]
 PENALTIES: tuple[Penalty, ...] = ("wandering", "potential-energy", "distance-correlation")
 STARTS, ROUNDS = 8, 30
+# How often networks learn from the batches of which this share is explained at least, and how sure these labels are.
+LESSONS, EXPLAINED, SURE = 2, 0.8, 0.95
 SOFTENED = 0.05
 TINY = 1e-12
 
@@ -70,21 +83,81 @@ class PenaltyClasses(Attack):
         return Points.of_gradients(view, "first").why_not(view.grant)
 
     def guess(self, view: View) -> Guess:
+        grant, random = view.grant, view.random
+        columns = Points.of_columns(view)
+        beliefs = _with_known(believed(columns, grant.rows, grant.labels, grant.n_classes, random), grant)
+        batches = [_Batch(*each, grant.n_classes, self.penalty) for each in first_batches(view)]
+        for batch in batches:
+            batch.solve(beliefs, random, self.starts)
+        for _ in range(LESSONS):
+            clear = [batch for batch in batches if batch.explained >= EXPLAINED]
+            if not clear:
+                break
+            beliefs = _with_known(_learned(columns, clear, beliefs, grant, random), grant)
+            for batch in batches:
+                if batch.explained < EXPLAINED:
+                    batch.solve(beliefs, random, 0, beside_loss=True)
+        ratings = [batch.rated(beliefs) + beliefs[batch.rows] for batch in batches]
+        return Guess.rated(np.concatenate([batch.rows for batch in batches]), np.concatenate(ratings))
+
+
+@dataclass
+class _Batch:
+    """One batch of the first epoch, and how it was solved last.
+
+    Attributes:
+        unlike: How unlike each row's gradient is to what each class would lead to, before classes have names.
+        explained: The share of the gradients that the penalty explains.
+    """
+
+    rows: Int64Array
+    z: Float64Array
+    g: Float64Array
+    n_classes: int
+    penalty: Penalty
+    unlike: Float64Array = field(init=False)
+    explained: float = field(init=False)
+
+    def solve(
+        self, beliefs: Float64Array, random: np.random.Generator, n_starts: int, *, beside_loss: bool = False
+    ) -> None:
+        """Cut the batch into classes, starting from the likeliest ones and from clusters."""
+        start = beliefs[self.rows].argmax(axis=1)
+        self.unlike, self.explained = solved(
+            self.z, self.g, self.n_classes, self.penalty, start, random, n_starts, beside_loss=beside_loss
+        )
+
+    def rated(self, beliefs: Float64Array) -> Float64Array:
+        """How likely each class is (rows, classes), under the names that beliefs about the rows find likeliest."""
         from scipy.optimize import linear_sum_assignment
 
-        n_classes, columns = view.grant.n_classes, Points.of_columns(view)
-        beliefs = np.log(believed(columns, view.grant.rows, view.grant.labels, n_classes, view.random))
-        beliefs[view.grant.rows] = np.log(0.01 / n_classes + 0.99 * np.eye(n_classes))[view.grant.labels]
-        rows, ratings = [], []
-        for about, z, g in first_batches(view):
-            unlike = solved(z, g, n_classes, self.penalty, beliefs[about].argmax(axis=1), view.random, self.starts)
-            member = np.eye(n_classes)[unlike.argmin(axis=1)]
-            _, name = linear_sum_assignment(member.T @ beliefs[about], maximize=True)
-            rated = np.empty_like(unlike)
-            rated[:, name] = -unlike / max(float(unlike.min(axis=1).mean()), TINY)
-            rows.append(about)
-            ratings.append(rated)
-        return Guess.rated(np.concatenate(rows), np.concatenate(ratings))
+        member = np.eye(self.n_classes)[self.unlike.argmin(axis=1)]
+        _, name = linear_sum_assignment(member.T @ beliefs[self.rows], maximize=True)
+        rated = np.empty_like(self.unlike)
+        rated[:, name] = -self.unlike / max(float(self.unlike.min(axis=1).mean()), TINY)
+        return rated
+
+
+def _with_known(chances: Float64Array, grant: Grant) -> Float64Array:
+    """Chances of all rows as logarithms, and nearly certain ones of the known rows."""
+    chances[grant.rows] = (TOLD * np.eye(grant.n_classes) + (1 - TOLD) / grant.n_classes)[grant.labels]
+    return np.asarray(np.log(chances))
+
+
+def _learned(
+    columns: Points, clear: Sequence[_Batch], beliefs: Float64Array, grant: Grant, random: np.random.Generator
+) -> Float64Array:
+    """The chances of all rows (rows, classes) that networks learn from some batches, named as the known rows ask."""
+    from scipy.optimize import linear_sum_assignment
+
+    shown = np.concatenate([batch.rows for batch in clear])
+    classes = np.zeros(len(columns.rows), np.int64)
+    classes[shown] = np.concatenate([batch.rated(beliefs).argmax(axis=1) for batch in clear])
+    said = foretold_true(columns.values, classes, grant.n_classes, [SURE] * NETWORKS, random, shown=shown).mean(axis=0)
+    read = np.eye(grant.n_classes)[classes[grant.rows]] * np.isin(grant.rows, shown)[:, None]
+    votes = np.eye(grant.n_classes)[grant.labels].T @ (read + said[grant.rows])
+    _, name = linear_sum_assignment(votes, maximize=True)
+    return np.asarray(said[:, name])
 
 
 def first_batches(view: View) -> Iterator[tuple[Int64Array, Float64Array, Float64Array]]:
@@ -114,8 +187,12 @@ def solved(
     believed_classes: Int64Array | None,
     random: np.random.Generator,
     n_starts: int = STARTS,
-) -> Float64Array:
+    *,
+    beside_loss: bool = False,
+) -> tuple[Float64Array, float]:
     """How unlike the gradient of each row is to what each class would lead to (rows, classes), by the best cut.
+
+    The second number is the share of all gradients that this cut explains.
 
     Args:
         z: The embeddings of a batch.
@@ -125,6 +202,7 @@ def solved(
         believed_classes: Classes to start from, besides clusters of gradients.
         random: Where clusters start.
         n_starts: How many clusterings to start from.
+        beside_loss: Whether wandering has a mean gradient of each class beside it. Penalties on pairs always have.
     """
     lengths = np.linalg.norm(z, axis=1, keepdims=True)
     units = z / np.maximum(lengths, TINY)
@@ -135,11 +213,12 @@ def solved(
     if len(z) >= n_classes:
         starts += [k_means(pull, n_classes, random, restarts=1)[0] for _ in range(n_starts)]
     pushes = None if penalty == "wandering" else _pushes(units if angular else z, penalty)
+    stretched = lengths / max(float(lengths.mean()), TINY) if beside_loss else np.zeros_like(lengths)
     best, found = np.inf, np.zeros((len(z), n_classes))
     for classes in starts:
         for _ in range(ROUNDS):
             if pushes is None:
-                unlike = _unlike_sums(units, pull, classes, n_classes)
+                unlike = _unlike_sums(units, stretched, pull, classes, n_classes)
             else:
                 unlike = _unlike_pushes(pushes, pull, classes, n_classes, penalty)
             following = unlike.argmin(axis=1)
@@ -149,21 +228,30 @@ def solved(
         left = float(unlike.min(axis=1).sum())
         if left < best:
             best, found = left, unlike
-    return found
+    return found, 1 - best / max(float((pull**2).sum()), TINY)
 
 
-def _unlike_sums(units: Float64Array, pull: Float64Array, classes: Int64Array, n_classes: int) -> Float64Array:
-    """How unlike pulls are to P_i S_k, with the S_k that suit the classes best by least squares."""
-    width, sums = units.shape[1], []
+def _unlike_sums(
+    units: Float64Array, stretched: Float64Array, pull: Float64Array, classes: Int64Array, n_classes: int
+) -> Float64Array:
+    """How unlike pulls are to P_i S_k + l_i m_k, with the S_k and m_k that suit the classes best by least squares.
+
+    `stretched` are the l_i: the loss's gradient m_k is stretched by the length of an embedding as all gradients are.
+    """
+    width, unlike = units.shape[1], []
     for k in range(n_classes):
         mine = classes == k
-        crossed = mine.sum() * np.eye(width) - units[mine].T @ units[mine]
-        sums.append(np.linalg.lstsq(crossed, pull[mine].sum(axis=0), rcond=None)[0])
-    shared = np.stack(sums)
-    along = units @ shared.T
-    # |pull - P_i S|^2, where P_i takes away the part along the row itself.
-    squared = (pull**2).sum(axis=1)[:, None] - 2 * (pull @ shared.T - along * (pull * units).sum(axis=1)[:, None])
-    return np.asarray(np.maximum(squared + (shared**2).sum(axis=1) - along**2, 0.0))
+        u, length, pulled = units[mine], stretched[mine], pull[mine]
+        one = np.eye(width)
+        turned = length.sum() * one - (u * length).T @ u
+        both = np.block([[mine.sum() * one - u.T @ u, turned], [turned, (length**2).sum() * one]])
+        # P_i takes away the part along the row itself.
+        across = pulled - (pulled * u).sum(axis=1, keepdims=True) * u
+        aims = np.concatenate([across.sum(axis=0), (length * pulled).sum(axis=0)])
+        shared, mean = np.linalg.lstsq(both, aims, rcond=None)[0].reshape(2, width)
+        implied = shared - (units @ shared)[:, None] * units + stretched * mean
+        unlike.append(((pull - implied) ** 2).sum(axis=1))
+    return np.stack(unlike, axis=1)
 
 
 def _pushes(z: Float64Array, penalty: Penalty) -> Float64Array:

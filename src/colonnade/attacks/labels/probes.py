@@ -3,6 +3,9 @@
 A penalty may spread each class around the origin, so that no plane tells classes apart and their means are alike, while
 codes such as +v and -v still give every label away. Neighbours, a network with a hidden layer, and products of
 coordinates read such codes.
+
+Probes by planes: Alain and Bengio 2016, "Understanding intermediate layers using linear classifier probes", arXiv
+1610.01644.
 """
 
 from __future__ import annotations

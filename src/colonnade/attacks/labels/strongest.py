@@ -1,7 +1,10 @@
 """Strongest: all guesses of one attacker about the same labels, joined into one without a look at the truth.
 
-    guesses of single attacks ──▶ cells ──┬──▶ what each cell says of the classes ──▶ beliefs about all rows ─┐
-    known labels, agreement ──▶ skills ───┘                 └───◀── each attack by the others' beliefs ◀──────┘
+    guesses, own columns ──▶ cells ───────┬──▶ what each cell says of the classes ──▶ beliefs about all rows ─┐
+    known labels, agreement ──▶ skills ───┘                 └───◀── each guess by the others' beliefs ◀───────┘
+
+What the attacker's own columns say, with all labels that it was told, is one guess more: joined attacks should seldom
+do worse than the attacker alone. There, a known row is judged by the other known rows.
 
 A guess puts each row into a cell: a class with less or more confidence, or a level of its score. What a cell says of
 the classes is counted on known labels, and on what the *other* attacks believe of all other rows: no attack vouches for
@@ -28,14 +31,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, Guess, Needs, View
+from colonnade.attacks.base import Attack, Grant, Guess, Needs, View
+from colonnade.attacks.labels.cotraining import believed
 from colonnade.attacks.labels.discriminants import log_normalised
-from colonnade.attacks.points import KNOWN_PER_CLASS
+from colonnade.attacks.points import KNOWN_PER_CLASS, Points, chosen_rows
 from colonnade.errors import PrivacyError
 from colonnade.wire.message import Float64Array, Int64Array
 
-# Labels per class that no single attack is told: what attacks are weighed by.
-KEPT_PER_CLASS = 8
+# Labels per class that no single attack is told, and labels in all that anybody is told, at least: what attacks are
+# weighed by. Two classes need more of each, because few rows tell an attack that is always right from a good one.
+KEPT_PER_CLASS, KNOWN_IN_ALL = 8, 56
+# In how many parts known rows are judged by own columns, and with how many other rows.
+FOLDS, BESIDE = 4, 2_000
 ROUNDS = 5
 LEVELS = 8
 # How many rows a cell of ordinary classes counts as having seen at the start.
@@ -63,31 +70,60 @@ HANDED = 1.0
 
 
 class Strongest(Attack):
-    """All attacks of this party joined into one guess, weighed by known labels and by how they agree."""
+    """All attacks of this party and its own columns joined into one guess, weighed by known labels and agreement."""
 
-    needs = Needs(guesses=True, known_labels=KNOWN_PER_CLASS + KEPT_PER_CLASS)
+    needs = Needs(
+        guesses=True,
+        own_features=True,
+        table_optional=True,
+        known_labels=KNOWN_PER_CLASS + KEPT_PER_CLASS,
+        known_in_all=KNOWN_IN_ALL,
+    )
 
     def guess(self, view: View) -> Guess:
         if len(view.guesses) < 2:
             raise PrivacyError(f"it joins the guesses of two attacks or more, and there are {len(view.guesses)}")
         grant, n_classes = view.grant, view.grant.n_classes
         rows = np.unique(np.concatenate([guess.rows for guess in view.guesses]))
+        guesses = [*view.guesses, *_by_own_columns(view, rows)]
         is_rated = np.isin(grant.rows, rows)
         known, labels = np.searchsorted(rows, grant.rows[is_rated]), grant.labels[is_rated]
-        cells = [_cells(guess, rows, n_classes) for guess in view.guesses]
-        names = [_names(guess, n_classes) for guess in view.guesses]
-        skills, alike = _skills(view, cells, names)
+        cells = [_cells(guess, rows, n_classes) for guess in guesses]
+        names = [_names(guess, n_classes) for guess in guesses]
+        skills, alike = _skills(guesses, grant, cells, names)
         about = np.stack([each.sum(axis=1) for each in cells])
         weights = _handed(_weights(skills, alike), skills, alike, about, len(known))
         is_said = weights @ about >= LEAST_SAID * weights.sum()
         said, named = [], []
-        for guess, each, name, skill in zip(view.guesses, cells, names, skills, strict=True):
+        for guess, each, name, skill in zip(guesses, cells, names, skills, strict=True):
             scored = guess.scores is not None
             said.append(_line(guess, rows) if scored else each)
             usual = each.sum(axis=0)[:, None] / max(float(each.sum()), 1.0)
             named.append(np.zeros((2, n_classes)) if scored else NAMES_WEIGHT * skill * usual * name)
         beliefs = _beliefs(said, named, weights, known, np.eye(n_classes)[labels])
         return Guess.rated(rows, beliefs).only(is_said)
+
+
+def _by_own_columns(view: View, rows: Int64Array) -> list[Guess]:
+    """What own columns and known labels say of some rows, and of a known row what the other known rows say; if any."""
+    grant, random = view.grant, view.random
+    if not view.own.has_table:
+        return []
+    asked = np.union1d(rows, grant.rows)
+    points = Points(asked, Points.of_columns(view).at(asked))
+    known, labels = points.known(grant)
+    found = believed(points, known, labels, grant.n_classes, random)
+    fold = np.zeros(len(known), np.int64)
+    for number in range(grant.n_classes):
+        mine = random.permutation(np.flatnonzero(labels == number))
+        fold[mine] = np.arange(len(mine)) % FOLDS
+    few = chosen_rows(len(asked), BESIDE + len(known), known, random)
+    sample, at = Points(asked[few], points.values[few]), np.searchsorted(few, known)
+    for number in range(FOLDS):
+        told = fold != number
+        said = believed(sample, at[told], labels[told], grant.n_classes, random)
+        found[known[~told]] = said[at[~told]]
+    return [Guess.rated(asked, np.log(found)).only(np.isin(asked, rows))]
 
 
 def _cells(guess: Guess, rows: Int64Array, n_classes: int) -> Float64Array:
@@ -129,17 +165,17 @@ def _line(guess: Guess, rows: Int64Array) -> Float64Array:
 
 
 def _skills(
-    view: View, cells: Sequence[Float64Array], names: Sequence[Float64Array]
+    guesses: Sequence[Guess], grant: Grant, cells: Sequence[Float64Array], names: Sequence[Float64Array]
 ) -> tuple[Float64Array, Float64Array]:
     """How skilled attacks are, from 0 at chance to 1, by known labels and agreement; and how much each pair shares."""
-    grant, places = view.grant, range(len(cells))
+    places = range(len(cells))
     alike, agreed = np.eye(len(cells)), np.zeros((len(cells), len(cells)))
     for i, j in ((i, j) for i in places for j in places if i < j):
         met = cells[i].T @ cells[j]
         met /= max(met.sum(), 1.0)
         alike[i, j] = alike[j, i] = _shared(met, grant.n_classes)
         agreed[i, j] = agreed[j, i] = _agreed(met, names[i], names[j])
-    tested, sure = np.array([_tested(guess, grant.rows, grant.labels, grant.n_classes) for guess in view.guesses]).T
+    tested, sure = np.array([_tested(guess, grant.rows, grant.labels, grant.n_classes) for guess in guesses]).T
     implied, known = _implied(agreed, alike)
     known = known / AGREEMENT_DOUBT**2
     return (sure * tested + known * implied) / (sure + known), alike
