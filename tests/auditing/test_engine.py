@@ -6,7 +6,10 @@ import pytest
 
 from colonnade.attacks.base import ActiveAttack, Attack, Guess, Needs
 from colonnade.attacks.labels.gradients import DirectionScore, DirectLabel, NormScore
+from colonnade.attacks.labels.strongest import Strongest
 from colonnade.auditing import PrivacyReport, audit, honesty_check
+from colonnade.auditing.render.summary import matrix
+from colonnade.auditing.render.words import questions
 from colonnade.data import load
 from colonnade.errors import PlanError
 from colonnade.models.networks.messages import Gradient
@@ -265,6 +268,7 @@ class Suspicious(ActiveAttack):
         {"candidates": "curves"},
         {"candidates": "records"},
         {"known_labels": 1},
+        {"known_labels": 1, "known_in_all": 4},
         {"known_records": 3},
         {"prior": 3},
         {"own_features": True},
@@ -393,6 +397,30 @@ def test_a_bar_is_shown_when_asked_for(toy: SimpleNamespace, capsys: pytest.Capt
     assert capsys.readouterr().err == ""
 
 
+def test_making_and_scoring_attacks_is_shown_as_well(toy: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+    audit(toy.run(), [toy.ReadHint(), toy.RankByHint()], nulls=1, progress=True)
+    shown = capsys.readouterr().err
+    for words in ("attacks: 2 of 2", "joined attacks: 1 of 1", "null runs: 1 of 1", "scores: 3 of 3"):
+        assert words in shown
+
+
+def test_a_party_that_was_not_to_attack_is_not_said_to_be_unable_to(toy: SimpleNamespace) -> None:
+    run, by_shop = toy.run(parties=("shop", "telco")), {"attackers": ("shop",)}
+    made = audit(run, [toy.ReadHint()], nulls=1, **by_shop)
+    assert matrix(made)[0].cells == ("own", "leaks", "not tested")
+    assert "telco about bank's labels, given audit-tests/hint: no attack was made" in made.gaps
+    assert made.attackers == ("shop",)
+    assert PrivacyReport.from_json(made.to_json()) == made
+    assert "simulated audit, attacks by shop only." in made.render()
+    # Of a party that was to attack, it is told that nothing applied.
+    unfit = audit(run, [NormScore()], nulls=1, **by_shop)
+    assert matrix(unfit)[0].cells == ("own", "no attack applies", "not tested")
+    asked = {question.attacker: question.sentence for question in questions(unfit)}
+    assert asked["shop"].startswith("No attack of this audit applies.")
+    assert asked["telco"].startswith("Nobody tried.")
+    assert "attacks by" not in audit(run, [NormScore()], nulls=1).render()
+
+
 def test_an_audit_without_a_null_is_refused(toy: SimpleNamespace) -> None:
     with pytest.raises(PlanError) as caught:
         audit(toy.run(), [toy.ReadHint()], nulls=0)
@@ -430,3 +458,18 @@ def test_joined_guesses_exceed_the_attacker_alone_by_what_the_messages_tell(toy:
 def test_joined_guesses_are_at_chance_where_labels_are_shuffled(toy: SimpleNamespace) -> None:
     found = audit(toy.run(strength=0), [toy.ReadHint(), toy.RankByHint()], nulls=40).strongest[0]
     assert np.mean(found.plain.null) == pytest.approx(0.5, abs=0.03)
+
+
+def test_joined_guesses_stand_beside_an_attacker_that_was_told_as_many_labels(toy: SimpleNamespace) -> None:
+    class ToldAsMany(toy.ReadHint):
+        needs = Needs(messages=(toy.Hint,), known_labels=Strongest.needs.known_labels)
+
+    run = toy.run(strength=1, signal=1)
+    with_it, without_it = (
+        audit(run, [*first, toy.ReadHint(), toy.RankByHint()], nulls=1) for first in ([ToldAsMany()], [])
+    )
+    beside, apart = with_it.strongest[0], without_it.strongest[0]
+    assert with_it.attacks[0].granted.known_labels == 12
+    assert beside.granted.known_labels == apart.granted.known_labels == 25
+    # The rows that are scored are the same, so the attacker alone reaches the same.
+    assert beside.plain.alone == apart.plain.alone != with_it.attacks[0].plain.alone

@@ -58,6 +58,16 @@ class NeedsModel(Attack):
         return Guess(np.arange(30), classes=np.zeros(30, np.int64) + (not view.own.model.is_fitted))
 
 
+class Rich(Attack):
+    """Ranks rows by a column of its own if there is one; wants many labels of few classes."""
+
+    needs = Needs(own_features=True, table_optional=True, known_labels=4, known_in_all=40)
+
+    def guess(self, view):
+        x = view.own.table.column("x0") if view.own.has_table else np.zeros(200)
+        return Guess(np.arange(200), scores=np.asarray(x, np.float64))
+
+
 def test_the_owner_gets_the_scores_of_a_simulated_audit_and_the_attacker_nothing(toy: SimpleNamespace) -> None:
     run = toy.run(strength=2, signal=1)
     attacks = [toy.ReadHint(), toy.RankByHint(), toy.NearestKnown(), toy.Silent()]
@@ -313,6 +323,34 @@ def test_a_grant_that_was_not_asked_for_is_refused(toy: SimpleNamespace, grant: 
         f"Expected bank to tell 3 labels of each of {grant.n_classes} classes, but it tells something else in "
         f"{len(grant.rows)} labels. Check that both parties run the same version on the same rows."
     )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told_each"),
+    [pytest.param((100, 100), 20, id="as many as asked for"), pytest.param((140, 60), 15, id="a quarter of the rarest"),
+     pytest.param((190, 10), 4, id="as few as there must be")],
+)  # fmt: skip
+def test_a_grant_of_more_labels_where_classes_are_few_is_the_one_that_the_owner_draws(
+    toy: SimpleNamespace, sizes: tuple[int, int], told_each: int
+) -> None:
+    run = toy.run(labels=["a"] * sizes[0] + ["b"] * sizes[1])
+    (finding,) = attacked(run, [Rich()]).attacks
+    assert finding.granted.known_labels == told_each
+
+
+@pytest.mark.parametrize("per_class", [3, 21])
+def test_more_or_fewer_labels_than_the_attack_asks_for_are_refused(toy: SimpleNamespace, per_class: int) -> None:
+    run, rows = toy.run(), np.arange(2 * per_class)
+    grant = LabelGrant(0, 1, 2, rows, np.repeat([0, 1], per_class))
+    with pytest.raises(ProtocolError, match=r"Expected bank to tell 4 to 20 labels of each of 2 classes, but it tells"):
+        play(run, {**jointly(run, [Rich()]), "bank": lambda party: party.peers["shop"].send(grant)})
+
+
+def test_an_attack_that_had_its_optional_table_is_said_to_have_had_it(toy: SimpleNamespace) -> None:
+    run = toy.run(signal=2)
+    (joint,), simulated = attacked(run, [Rich()], seed=3).attacks, audit(run, [Rich()], nulls=1, seed=3).attacks
+    assert joint.granted.own_features
+    assert [told(joint)] == [told(finding) for finding in simulated]
 
 
 def test_another_partys_recording_is_refused(toy: SimpleNamespace) -> None:

@@ -122,6 +122,7 @@ def test_a_report_of_the_first_version_is_written_as_it_was_and_with_what_was_ad
         finding |= {"rebuilt": None, "leakage": None, "over_epochs": []}
     del written["summary"]
     added = {"stated": [], "over_runs": {}, "guarded": [], "inapplicable": [], "tried": [], "quality": None}
+    added |= {"attackers": [], "partial": False}
     assert written == {**golden, "run": {**golden["run"], "insecure": False, "date": ""}, **added}
 
 

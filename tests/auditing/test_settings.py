@@ -73,6 +73,16 @@ class Greedy(Attack):
         raise AssertionError("only the peer has that")
 
 
+class Modest(Attack):
+    """Uses a table if there is one, and guesses without one as well."""
+
+    needs = Needs(own_features=True, table_optional=True)
+
+    def guess(self, view):
+        assert not view.own.has_table
+        return Guess(np.arange(9), scores=np.arange(9.0))
+
+
 class Undecided(Attack):
     """Ranks rows by numbers that are none."""
 
@@ -157,6 +167,13 @@ def test_what_needs_the_peers_own_is_listed_as_untested(toy: SimpleNamespace) ->
         "shop about bank's labels, given audit-tests/hint: none of the attacks that were tried applies",
     )
     assert report.inapplicable == ("NormScore by shop: it needs split/gradient, but bank sent shop none",)
+
+
+def test_an_attack_whose_table_is_optional_is_made_without_the_peers_and_not_said_to_have_had_it(
+    toy: SimpleNamespace,
+) -> None:
+    (finding,) = from_bank(toy.run(), [Modest()], nulls=5).attacks
+    assert not finding.granted.own_features
 
 
 def test_a_peers_messages_of_which_only_digests_were_kept_are_the_peers_own(split: SimpleNamespace) -> None:

@@ -1,17 +1,22 @@
 """The first screen of a report, and the remedies that it names."""
 
 import json
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from colonnade.auditing.contents import BestBaseline, Disclosure, Leakage, Score
-from colonnade.auditing.remedies import comparable_set, remedies, sufficient
+from colonnade.auditing.contents import BestBaseline, Disclosure, Evidence, Finding, Leakage, Score
+from colonnade.auditing.remedies import comparable_set, remedies, sufficient, without_embeddings
 from colonnade.auditing.render.html import html
 from colonnade.auditing.render.summary import (
     MEANINGS,
     SIGNS,
+    grounds,
     joined,
     matrix,
     next_steps,
@@ -174,7 +179,7 @@ def test_what_all_attacks_of_a_party_tell_together_stands_under_the_headline(rep
     first, second = joined(told)
     assert first == (
         "All 3 attacks by shop joined tell bank's labels +45 points (+43 to +47) against shop alone, more than its "
-        "own columns would tell with the labels of all other rows known."
+        "own columns would tell with all other labels known."
     )
     assert second == "All 3 attacks by telco joined tell bank's labels +10 points (-2 to +20) against telco alone."
     assert verdict(told)[0].endswith(f". {first}")
@@ -189,9 +194,9 @@ def test_what_all_attacks_of_a_party_tell_together_stands_under_the_headline(rep
 @pytest.mark.parametrize(
     ("share", "said"),
     [
-        (6.28, ", more than its own columns would tell with the labels of all other rows known."),
-        (1.0, ", 100% of the way to what its own columns would tell with the labels of all other rows known."),
-        (0.62, ", 62% of the way to what its own columns would tell with the labels of all other rows known."),
+        (6.28, ", more than its own columns would tell with all other labels known."),
+        (1.0, ", 100% of the way to what its own columns would tell with all other labels known."),
+        (0.62, ", 62% of the way to what its own columns would tell with all other labels known."),
         (0.0, "."),
         (-0.3, "."),
     ],
@@ -203,3 +208,125 @@ def test_a_share_above_one_is_told_in_words_and_one_below_nothing_is_left_out(
     (direct,) = (f for f in report.attacks if f.attack == "DirectLabel")
     (line,) = joined(replace(report, attacks=(replace(direct, leakage=leakage),)))
     assert line == f"All 2 attacks by shop joined tell bank's labels +10 points (+5 to +15) against shop alone{said}"
+
+
+def test_columns_that_would_tell_no_more_with_all_labels_are_said_to(report: PrivacyReport) -> None:
+    leakage = Leakage(("A", "B"), 0.05, Score(0.012, 0.005, 0.02), BestBaseline(0.63, "random forest"), None)
+    (direct,) = (f for f in report.attacks if f.attack == "DirectLabel")
+    (line,) = joined(replace(report, attacks=(replace(direct, leakage=leakage),)))
+    assert line == (
+        "All 2 attacks by shop joined tell bank's labels +1 point (+0 to +2) against shop alone; its own columns would "
+        "tell no more with all other labels known."
+    )
+
+
+def by_telco(report: PrivacyReport) -> PrivacyReport:
+    """A report in which a weak attack that was told nothing exceeds most what telco alone reaches by that."""
+    (norms,) = (f for f in report.attacks if f.attack == "NormScore")
+
+    def found(name: str, score: float, alone: float, **more: Any) -> Finding:
+        plain = Evidence(Score(score, score - 0.01, score), 0.5, (0.5,), BestBaseline(alone, "network"))
+        return replace(norms, attack=name, attacker="telco", plain=plain, up_to_naming=None, **more)
+
+    leakage = Leakage(("NormScore", "CoTraining"), 0.05, Score(0.36, 0.3, 0.4), None, None)
+    told = replace(norms.granted, known_labels=28)
+    attacks = (
+        found("NormScore", 0.957, 0.5),
+        found("CoTraining", 1.0, 0.62),
+        found("Strongest", 0.99, 0.631, leakage=leakage, granted=told),
+    )
+    run = replace(report.run, parties={**report.run.parties, "telco": "feature party"})
+    return replace(report, run=run, attacks=attacks)
+
+
+def test_a_question_is_led_by_all_attacks_joined_and_then_by_the_highest_score(report: PrivacyReport) -> None:
+    question = questions(by_telco(report))[0]
+    assert [finding.attack for finding in question.findings] == ["Strongest", "CoTraining", "NormScore"]
+    assert question.found.startswith("Strongest, all its attacks joined, tells the last class from the others with an")
+    assert question.found.endswith("By chance it would be 0.500; without collaboration telco reaches 0.631.")
+
+
+def test_an_attack_that_was_told_nothing_stands_beside_what_the_party_reaches_with_the_labels_of_the_joined_ones(
+    report: PrivacyReport,
+) -> None:
+    *singles, strongest = by_telco(report).attacks
+    milder = replace(strongest, plain=replace(strongest.plain, score=Score(0.63, 0.6, 0.66)))
+    question = questions(replace(report, attacks=(singles[0], milder)))[0]
+    assert question.answer == "leaks"
+    assert question.found.endswith(
+        "By chance it would be 0.500, and telco alone does no better; with 28 known labels per class it reaches 0.631."
+    )
+
+
+def test_the_lead_and_the_worst_finding_name_the_same_party(report: PrivacyReport) -> None:
+    of_telco = by_telco(report)
+    less = Leakage(("NormScore", "CoTraining"), 0.05, Score(0.2, 0.1, 0.3), None, None)
+    of_shop = tuple(replace(f, attacker="shop", leakage=None if f.leakage is None else less) for f in of_telco.attacks)
+    for attacks in ((*of_shop, *of_telco.attacks), (*of_telco.attacks, *of_shop)):
+        told = replace(of_telco, attacks=attacks)
+        assert joined(told)[0].startswith("All 2 attacks by telco")
+        assert worst(told)[0].startswith("telco about bank's labels: Strongest")
+        # The headline stays in the order of the parties.
+        assert headline(told) == "bank's labels can be inferred by shop and telco"
+
+
+def leaking_columns(report: PrivacyReport) -> PrivacyReport:
+    of_columns = (replace(f, attacker="bank", owner="shop", about=Secret.FEATURES) for f in report.attacks)
+    return replace(report, attacks=(*report.attacks, *of_columns))
+
+
+def test_a_price_that_was_measured_is_told_for_columns_as_well(report: PrivacyReport) -> None:
+    steps, (trees, regression) = next_steps(leaking_columns(report)), without_embeddings(2)
+    (columns,) = (step for step in steps if step.startswith("Columns: "))
+    assert columns == (
+        f"Columns: secureboost-classifier (AUC {trees.after['AUC']:.3f}) and logistic-regression (AUC "
+        f"{regression.after['AUC']:.3f}; labels +{100 * regression.excess:.0f} points) send no embedding of a row."
+    )
+    assert not any("not measured" in step for step in steps)
+    assert steps[-1] == "None of these figures is of your data: rehearse with colonnade simulate, then audit."
+
+
+def test_a_price_that_was_not_measured_with_several_classes_is_said_not_to_be(report: PrivacyReport) -> None:
+    several = tuple(
+        replace(f, measure="balanced accuracy", plain=replace(f.plain, chance=0.1))
+        for f in leaking_columns(report).attacks
+    )
+    steps = next_steps(replace(report, attacks=several))
+    assert any("The price was not measured with so many classes." in step for step in steps)
+
+
+def test_what_was_measured_of_each_step_is_told_with_what_attacks_still_find(report: PrivacyReport) -> None:
+    told = {line.partition(" (")[0].partition(":")[0]: line for line in grounds(leaking_columns(report))}
+    trees, defence = sufficient(2)
+    _, regression = without_embeddings(2)
+    assert list(told) == [trees.name, defence.name, regression.name]
+    assert f"(hidden sums, 10 trees of depth 3): AUC {trees.after['AUC']:.3f} instead of" in told[trees.name]
+    assert f"means of {trees.seeds} seeds. It was measured on no other set." in told[trees.name]
+    assert trees.cost in told[trees.name]
+    # No attack beats the attacker alone, and yet messages are not silent.
+    assert defence.hides_labels
+    assert defence.still_tells
+    assert (
+        f"{defence.single} scored {defence.score:.2f}, and {defence.null:.2f} where labels were" in told[defence.name]
+    )
+    assert "stopped" not in " ".join((*told.values(), *next_steps(report)))
+    assert grounds(replace(report, attacks=())) == ()
+
+
+def test_what_a_tree_took_is_what_the_page_on_trees_says() -> None:
+    (hidden,) = (each for each in remedies() if each.setting == "hidden sums")
+    seconds, megabytes = re.findall(r"took ([\d.]+) processor seconds and (\d+) MB", hidden.cost)[0]
+    assert f"| `hidden` | {seconds} s | {megabytes} |" in (ROOT / "docs/protocols/trees.md").read_text("utf-8")
+
+
+def test_the_script_of_the_remedies_takes_no_word_for_an_order_to_write(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    from experiments.remedies import REMEDIES
+
+    before = REMEDIES.stat().st_mtime_ns
+    for word, status in (("--help", 0), ("--dry-run", 2), ("elsewhere.json", 2)):
+        command = [sys.executable, "-m", "experiments.remedies", word]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (ended.returncode, REMEDIES.stat().st_mtime_ns) == (status, before), ended.stderr

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import colonnade
+from colonnade.auditing.report import PrivacyReport
 from colonnade.cli.main import app
 from colonnade.experiment.run_folder import RunFolder
 from colonnade.secret import Secret
@@ -148,18 +149,29 @@ def test_a_run_that_is_there_is_refused_and_resumed_on_demand(audited: Path, tmp
 
 def test_an_audit_prints_a_verdict_of_three_lines_and_writes_the_report(audited: Path, tmp_path: Path) -> None:
     shutil.copytree(audited, tmp_path / "run")
-    result = call("audit", tmp_path / "run", "--attack", "direction-score", "--nulls", "1", "--jobs", "1")
+    result = call("audit", tmp_path / "run", "--nulls", "1", "--jobs", "1")
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert lines[-1].startswith(f"Written to {tmp_path / 'run' / 'report.html'} and report.json beside it.")
-    assert "bank's labels" in lines[-4]
+    assert lines[-1] == (
+        f"Written to {tmp_path / 'run' / 'report.html'} and report.json beside it. In full: colonnade report "
+        f"{tmp_path / 'run'}"
+    )
+    assert lines[-4] == "No leak found by 1 attack."
     assert [line.split(":")[0] for line in lines[-3:-1]] == ["Quality", "Next"]
-    shown = call("report", tmp_path / "run").stdout
-    assert "What could shop learn about bank's labels?" in shown
-    assert "DirectionScore" in shown
-    (finding,) = RunFolder.open(tmp_path / "run").report().attacks
-    assert (finding.attack, len(finding.plain.null)) == ("DirectionScore", 1)
-    assert (tmp_path / "run" / "report.html").exists()
+    assert "What could shop learn about bank's labels?" in call("report", tmp_path / "run").stdout
+    assert {len(finding.plain.null) for finding in RunFolder.open(tmp_path / "run").report().attacks} == {1}
+
+
+def test_an_audit_of_a_named_attack_leaves_the_planned_report_as_it_was(audited: Path, tmp_path: Path) -> None:
+    shutil.copytree(audited, tmp_path / "run")
+    result = call("audit", tmp_path / "run", "--attack", "direction-score", "--nulls", "1", "--jobs", "1")
+    assert result.stdout.splitlines()[-1] == (
+        f"Written to {tmp_path / 'run' / 'report-partial.html'} and report-partial.json beside it. The report of the "
+        "planned audit stays as it was."
+    )
+    assert call("report", tmp_path / "run").stdout == call("report", audited).stdout
+    (finding,) = PrivacyReport.read(tmp_path / "run", "report-partial").attacks
+    assert finding.attack == "DirectionScore"
 
 
 def test_a_report_is_printed_in_full_and_as_markdown(audited: Path) -> None:
@@ -362,6 +374,10 @@ def test_the_demo_tells_its_story_and_leaves_two_reports_whose_first_screen_says
     folders = {RunFolder.open(path).plan.name: path for path in (tmp_path / "runs").iterdir()}
     assert folders.keys() == {"demo", "demo-noise"}
     for path in folders.values():
+        found = RunFolder.open(path).quality()
+        assert found is not None
+        assert found.alone_by == "the same network"
+        assert f"{found.figures['AUC'].alone:.3f}" == figures[0][1]
         assert f"{path / 'report.html'}\n" in result.stdout
         assert (path / "report.html").exists()
         assert RunFolder.open(path).report().attacks

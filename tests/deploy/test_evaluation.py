@@ -136,11 +136,15 @@ def test_an_audit_is_about_the_rows_that_were_trained_on_and_reports_the_quality
 
 def test_an_audit_of_the_own_side_keeps_the_report_of_a_joint_one(federation: Federation) -> None:
     bank, planned = federation.sides["bank"], replace(federation.plan.audit, attacks=("norm-score",))
+    bank = replace(bank, plan=replace(bank.plan, audit=planned))
     report = bank.audit(planned)
     (bank.path / "report.json").write_text(replace(report, run=replace(report.run, mode="joint")).to_json())
     bank.audit(planned)
     assert PrivacyReport.from_json((bank.path / "report-joint.json").read_text()).run.mode == "joint"
     assert (bank.path / "report-joint.html").exists()
+    assert bank.report() == report
+    # One of other attacks than the plan's stands beside it.
+    assert bank.audit(replace(planned, attacks=("direction-score",))).partial
     assert bank.report() == report
 
 

@@ -122,7 +122,7 @@ def test_what_the_evaluation_draws_is_apart_from_what_the_training_drew() -> Non
     for name in ("bank", "shop"):
         train, aside = (party for party in seen if party.name == name)
         assert train.random.key != aside.random.key
-        assert train.shared.key != aside.shared.key
+        assert train.shared != aside.shared
         assert train.recording is not aside.recording
         assert not set(train.own_table.ids.to_pylist()) & set(aside.own_table.ids.to_pylist())
 
@@ -157,7 +157,7 @@ def test_two_models_are_compared_on_the_same_rows_whatever_their_order(tmp_path:
         values = np.where(scores > 0.52, "late", "paid")
         prediction = Prediction(values, np.column_stack([scores, 1 - scores]))
         (tmp_path / name).mkdir()
-        quality = evaluate(Share(), prediction, train, rows, alone=False)
+        quality = evaluate(Share(), prediction, train, rows)
         keep_evaluation(tmp_path / name, quality, prediction.about(rows, Share.classes_))
     found = compare(tmp_path / "first", tmp_path / "second")
     assert found.figures["log loss"].surely == -1

@@ -78,7 +78,7 @@ class Attempt:
             setting: What would have kept the messages that are missing.
         """
         needs, attacker = self.attack.needs, self.attacker
-        if needs.own_features and record.table is None:
+        if needs.needs_table and record.table is None:
             return Inapplicable(f"it needs a table and {attacker} has none")
         if needs.own_model and record.model is None:
             return f"it needs {attacker}'s share of the model, and this run left none"

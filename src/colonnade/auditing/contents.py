@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from colonnade.secret import Secret
 
 # Plain accuracy occurs only in early reports.
 Measure: TypeAlias = Literal["balanced accuracy", "AUC", "R²", "accuracy"]
+# The worst first.
 Verdict: TypeAlias = Literal[
     "leaks", "leaks, classes unnamed", "leaks, nobody singled out", "no more than alone", "no leak found"
 ]
@@ -223,10 +224,12 @@ class BestBaseline:
 
 @dataclass(frozen=True)
 class Granted:
-    """What an attack was given: what it had declared to need.
+    """What an attack was given: of what it had declared, what its party had, and what it was told.
 
     Attributes:
         messages: The kinds of messages it read.
+        own_features: Whether it had its party's own table.
+        own_model: Whether it had its party's own share of the model.
         known_labels: How many labels of each class it was told.
         known_records: How many records it was told.
         forest: The kinds of messages it read from what the attacker saw of a forest.
@@ -302,6 +305,11 @@ class Evidence:
     def leaks(self) -> bool:
         """Whether the whole interval lies above the threshold."""
         return self.score.low > self.threshold
+
+    @property
+    def skill(self) -> float:
+        """The score on a scale from 0 at chance to 1 where nothing is wrong, which all measures share."""
+        return (self.score.value - self.chance) / max(1 - self.chance, 1e-9)
 
 
 @dataclass(frozen=True)
@@ -505,6 +513,17 @@ class Finding:
         return kind in read or (self.is_active and not read)
 
 
+def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings about one secret by their verdicts; of one verdict all attacks joined first, then the highest score."""
+
+    def place(finding: Finding) -> tuple[int, bool, float, float]:
+        evidence = finding.strongest
+        verdict = get_args(Verdict).index(finding.verdict)
+        return verdict, finding.leakage is None, -evidence.skill, -evidence.excess
+
+    return tuple(sorted(findings, key=place))
+
+
 @dataclass(frozen=True)
 class ReportContents:
     """What a privacy report says, before it is put into words, a page or a file.
@@ -519,7 +538,9 @@ class ReportContents:
         over_runs: For each party whose earlier runs are known, what all of them spent on each secret of its records.
         inapplicable: Those of `untested` that have nothing to work on in a run like this.
         tried: The secrets that the attacks of this audit are about, applicable or not.
+        attackers: The parties that could make these attacks; empty in early reports, where every party could.
         quality: How well the model predicts rows that it was not trained on, if that was measured.
+        partial: Whether it is of other attacks, or fewer attackers, than the run's plan asks for.
     """
 
     run: RunIdentity
@@ -532,7 +553,13 @@ class ReportContents:
     guarded: tuple[GuardRecord, ...] = ()
     inapplicable: tuple[str, ...] = ()
     tried: tuple[Secret, ...] = ()
+    attackers: tuple[str, ...] = ()
     quality: Quality | None = None
+    partial: bool = False
+
+    def tries(self, attacker: str, about: Secret) -> bool:
+        """Whether a party could make an attack of this audit on such a secret, applicable or not."""
+        return about in self.tried and (not self.attackers or attacker in self.attackers)
 
     @property
     def figures(self) -> Mapping[str, float]:

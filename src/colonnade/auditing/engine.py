@@ -23,7 +23,7 @@ from typing import Any
 from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Inapplicable
 from colonnade.attacks.labels.strongest import Strongest
 from colonnade.auditing.attempt import name_of, tried
-from colonnade.auditing.contents import EVERYBODY, Finding, Granted, Leakage, Reconstruction, luck_of_best
+from colonnade.auditing.contents import EVERYBODY, Finding, Granted, Leakage, Reconstruction, luck_of_best, worst_first
 from colonnade.auditing.null import NullJournal
 from colonnade.auditing.report import (
     PrivacyReport,
@@ -40,6 +40,7 @@ from colonnade.auditing.subjects.members import MembershipFinding
 from colonnade.errors import PlanError
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness, Source
+from colonnade.progress import Bars
 from colonnade.roles import PublicPlan
 from colonnade.runtime.executor import Executor
 from colonnade.runtime.simulate import Run
@@ -70,7 +71,7 @@ def audit(
         seed: Grants, shuffles and resampling follow from it.
         delta: At which the privacy budget is told.
         executor: What repeats the run; one repetition after the other in this process if None.
-        progress: Whether to show a bar over the repetitions; None shows it on a terminal only.
+        progress: Whether to show bars over attacks, repetitions and scores; None shows them on a terminal only.
         epochs: At how many epochs the worst attack on labels of each party is made again, on the messages of that
             epoch alone. For this the run is repeated once more.
         attackers: The parties that attack; every party if None.
@@ -166,9 +167,9 @@ def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
     # of threads shows in the last bits of a sum.
     with threadpool_limits(1):
         findings, untested = examine(setting, attacks)
-    sent = setting.disclosures
-    tried = {attack.about for attack in attacks}
-    unattacked = never_attacked(sent, setting.identity.parties, findings, tried)
+    sent, parties = setting.disclosures, setting.identity.parties
+    tried, attackers = {attack.about for attack in attacks}, setting.all_attackers
+    unattacked = never_attacked(sent, parties, findings, [(name, about) for name in attackers for about in tried])
     return PrivacyReport(
         run=setting.identity,
         disclosures=sent,
@@ -179,6 +180,7 @@ def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
         over_runs=budget_over_runs(setting.ledgers, setting.delta),
         inapplicable=tuple(line for line in untested if isinstance(line, Inapplicable)),
         tried=tuple(sorted(tried)),
+        attackers=attackers,
         guarded=guarded(setting.transcripts),
     )
 
@@ -196,7 +198,7 @@ def examine(setting: Setting, attacks: Iterable[AnyAttack]) -> tuple[list[Findin
         if isinstance(judged, str):
             untested.append(_told(_title(attempt.attack, attempt.attacker, attempt.grant.owner), judged))
         else:
-            finding = _finding(each, judged, shows_records=setting.mode == "simulated")
+            finding = _finding(setting, each, judged)
             if isinstance(judged.measured, Leakage):
                 earlier = [finding for _, finding in found]
                 finding = replace(finding, leakage=_leakage(each, judged.measured, made, earlier))
@@ -210,7 +212,7 @@ def _with_epochs(setting: Setting, found: Sequence[tuple[Made, Finding]]) -> Ite
     for _, finding in found:
         if finding.about is Secret.LABELS and finding.leakage is None:
             rival = worst.setdefault(finding.attacker, finding)
-            worst[finding.attacker] = max(rival, finding, key=lambda each: each.strongest.excess)
+            worst[finding.attacker] = worst_first([rival, finding])[0]
     for made, finding in found:
         if finding is worst.get(finding.attacker):
             named = finding.strongest is not finding.plain
@@ -247,26 +249,27 @@ def make(
     """
     made: list[Made] = []
     untested: list[str] = []
-    for attack in attacks:
-        ended = len(made) + len(untested)
-        if reason := setting.why_not_audited(attack):
-            untested.append(_told(setting.title(attack), reason))
-            continue
-        subject = SUBJECTS[attack.about]
-        for owner in setting.owners(subject, attack):
-            reason = subject.why_not_scorable(owner, setting.tables)
-            if reason or owner is None:
-                untested.append(_told(setting.title(attack), reason or ""))
+    with Bars(setting.progress) as bars:
+        for attack in bars.track("joined attacks" if before else "attacks", list(attacks)):
+            ended = len(made) + len(untested)
+            if reason := setting.why_not_audited(attack):
+                untested.append(_told(setting.title(attack), reason))
                 continue
-            for attacker in filter(attackers, setting.attackers(owner)):
-                found = _made(setting, attack, attacker, owner, [*before, *made])
-                if isinstance(found, str):
-                    untested.append(_told(_title(attack, attacker, owner), found))
-                else:
-                    made.append(found)
-        if len(made) + len(untested) == ended:
-            nobody = Inapplicable("nobody in this run could make it about another party")
-            untested.append(_told(setting.title(attack), nobody))
+            subject = SUBJECTS[attack.about]
+            for owner in setting.owners(subject, attack):
+                reason = subject.why_not_scorable(owner, setting.tables)
+                if reason or owner is None:
+                    untested.append(_told(setting.title(attack), reason or ""))
+                    continue
+                for attacker in filter(attackers, setting.attackers(owner)):
+                    found = _made(setting, attack, attacker, owner, [*before, *made])
+                    if isinstance(found, str):
+                        untested.append(_told(_title(attack, attacker, owner), found))
+                    else:
+                        made.append(found)
+            if len(made) + len(untested) == ended:
+                nobody = Inapplicable("nobody in this run could make it about another party")
+                untested.append(_told(setting.title(attack), nobody))
     return made, untested
 
 
@@ -296,21 +299,25 @@ def _made(setting: Setting, attack: AnyAttack, attacker: str, owner: str, before
 
 def _judged(setting: Setting, made: Sequence[Made]) -> Iterator[Judgement | str]:
     """The evidence for each guess beside its controls, or why there is none."""
-    for each, null in zip(made, setting.null(made), strict=True):
-        attempt = each.attempt
-        if isinstance(null, str):
-            yield f"in a null run {null}"
-            continue
-        interval = setting.random.generator("interval", attempt.name, attempt.attacker)
-        subject = SUBJECTS[attempt.attack.about]
-        yield subject.judge(each, null, setting.baseline(each), interval, setting.delta)
+    nulls = setting.null(made)
+    with Bars(setting.progress) as bars:
+        for each, null in zip(bars.track("scores", made), nulls, strict=True):
+            attempt = each.attempt
+            if isinstance(null, str):
+                yield f"in a null run {null}"
+                continue
+            interval = setting.random.generator("interval", attempt.name, attempt.attacker)
+            subject = SUBJECTS[attempt.attack.about]
+            yield subject.judge(each, null, setting.baseline(each), interval, setting.delta)
 
 
-def _finding(made: Made, judged: Judgement, *, shows_records: bool) -> Finding:
+def _finding(setting: Setting, made: Made, judged: Judgement) -> Finding:
     attempt, attack, needs = made.attempt, made.attempt.attack, made.attempt.attack.needs
     messages, forest = (tuple(message.kind for message in kinds) for kinds in (needs.messages, needs.forest))
     sentence = (type(attack).__doc__ or "").strip().split("\n")[0]
     rebuilt = judged.measured if isinstance(judged.measured, Reconstruction) else None
+    if rebuilt is not None and setting.mode != "simulated":
+        rebuilt = replace(rebuilt, pictures=())
     return Finding(
         attack=attempt.name,
         summary=f"{sentence} {judged.remark}".strip(),
@@ -320,9 +327,9 @@ def _finding(made: Made, judged: Judgement, *, shows_records: bool) -> Finding:
         is_active=isinstance(attack, ActiveAttack),
         granted=Granted(
             messages,
-            own_features=needs.own_features,
+            own_features=needs.own_features and setting.has_table(attempt.attacker),
             own_model=needs.own_model,
-            known_labels=needs.known_labels,
+            known_labels=attempt.grant.labels_per_class,
             known_records=needs.known_records,
             forest=forest,
             prior=needs.prior,
@@ -332,5 +339,5 @@ def _finding(made: Made, judged: Judgement, *, shows_records: bool) -> Finding:
         coverage=len(made.guess.rows) / len(made.truth.scored_rows),
         plain=judged.plain,
         up_to_naming=judged.up_to_naming,
-        rebuilt=rebuilt if rebuilt is None or shows_records else replace(rebuilt, pictures=()),
+        rebuilt=rebuilt,
     )

@@ -230,6 +230,10 @@ class Joint(OwnSide):
     def attackers(self, owner: str) -> Sequence[str]:
         return (self.attacker,)
 
+    def has_table(self, attacker: str) -> bool:
+        # The table stays at the attacker, and `connect` sees to it that every holder brings one.
+        return attacker in self.plan.roles.holders
+
     def title(self, attack: AnyAttack) -> str:
         return f"{name_of(attack)} by {self.attacker}"
 
@@ -274,9 +278,12 @@ class Joint(OwnSide):
 
 def _grant(told: LabelGrant, attack: Attack, n_rows: int | None, line: Channel) -> Grant:
     """What the owner tells, as far as it is what the attack asks for."""
-    rows, labels, known = told.rows, told.labels, attack.needs.known_labels
+    rows, labels, needs = told.rows, told.labels, attack.needs
+    n_classes = min(max(told.n_classes, 1), MOST_CLASSES)
+    least, most, known = needs.known_labels, needs.most_per_class(n_classes), len(rows) // n_classes
     if (
-        not 0 < told.n_classes <= MOST_CLASSES
+        n_classes != told.n_classes
+        or not least <= known <= most
         or rows.shape != (known * told.n_classes,)
         or labels.shape != rows.shape
         or not (np.sort(labels) == np.repeat(np.arange(told.n_classes), known)).all()
@@ -284,9 +291,10 @@ def _grant(told: LabelGrant, attack: Attack, n_rows: int | None, line: Channel) 
         or (rows < 0).any()
         or (n_rows is not None and (rows >= n_rows).any())
     ):
+        expected = f"{least}" if least == most else f"{least} to {most}"
         raise ProtocolError(
-            f"Expected {line.peer} to tell {known} labels of each of {told.n_classes} classes, but it tells something "
-            f"else in {len(rows)} labels. Check that both parties run the same version on the same rows."
+            f"Expected {line.peer} to tell {expected} labels of each of {told.n_classes} classes, but it tells "
+            f"something else in {len(rows)} labels. Check that both parties run the same version on the same rows."
         )
     return Grant(told.n_classes, rows, labels, owner=line.peer)
 

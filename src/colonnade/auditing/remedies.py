@@ -25,8 +25,13 @@ class Remedy:
         after: The same with the remedy.
         attack: The attack that exceeds the attacker alone by most; None where nothing that depends on labels is sent.
         excess: By how much it does.
+        single: The single attack with the highest score.
+        score: That score.
+        null: The same attack's mean score where labels were shuffled.
         rebuilt: Which share of the variance of a feature party's columns the label party could rebuild, if measured.
         setting: How a model was run, where that matters, in words.
+        size: How large the model was, where that matters, in words.
+        cost: What a part of it took, all parties together, in a sentence.
 
     >>> min(each.seeds for each in remedies()) > 1
     True
@@ -40,8 +45,18 @@ class Remedy:
     after: Mapping[str, float]
     attack: str | None
     excess: float | None
+    single: str | None
+    score: float | None
+    null: float | None
     rebuilt: float | None
     setting: str = ""
+    size: str = ""
+    cost: str = ""
+
+    @property
+    def still_tells(self) -> bool:
+        """Whether a single attack scored higher than where labels were shuffled, however much the attacker knows."""
+        return self.score is not None and self.null is not None and self.score - self.null > SUFFICIENT
 
     @property
     def hides_labels(self) -> bool:
@@ -59,6 +74,18 @@ def remedies() -> tuple[Remedy, ...]:
 def comparable_set(n_classes: int) -> str:
     """The data set whose figures say most about a run: with two classes, or with several."""
     return "credit-default" if n_classes <= 2 else "digits"
+
+
+def alike(remedy: Remedy) -> tuple[Remedy, ...]:
+    """The same remedy on every set that it was measured on."""
+    return tuple(each for each in remedies() if (each.name, each.setting) == (remedy.name, remedy.setting))
+
+
+def without_embeddings(n_classes: int) -> tuple[Remedy, ...]:
+    """The models that send no embedding of a row and tell no sums of columns, where measured on the comparable set."""
+    wanted = (("secureboost-classifier", "hidden sums"), ("logistic-regression", "with an arbiter"))
+    here = {(each.name, each.setting): each for each in remedies() if each.set == comparable_set(n_classes)}
+    return tuple(here[key] for key in wanted if key in here)
 
 
 def sufficient(n_classes: int, held: Collection[str] = ()) -> tuple[Remedy, ...]:

@@ -53,6 +53,39 @@ class PrivacyReport(ReportContents):
     True
     """
 
+    def file_name(self, folder: Path) -> str:
+        """What its files are called in the folder of a run: a partial report does not replace a whole one."""
+        try:
+            is_taken = not PrivacyReport.read(folder).partial
+        except StorageError:
+            is_taken = False  # There is none, or a damaged one.
+        return "report-partial" if self.partial and is_taken else "report"
+
+    def write(self, folder: Path) -> None:
+        """Write the report into the folder of a run, as JSON and as a page."""
+        from colonnade.storage import write_atomically
+
+        name = self.file_name(folder)
+        write_atomically(folder / f"{name}.json", self.to_json().encode())
+        self.to_html(folder / f"{name}.html")
+
+    @classmethod
+    def read(cls, folder: Path, name: str = "report") -> PrivacyReport:
+        """A report in the folder of a run.
+
+        Raises:
+            StorageError: The run was not audited yet, or the report is damaged.
+        """
+        from colonnade.storage import explained
+
+        path = folder / f"{name}.json"
+        with explained(f"read {path}"):
+            if path.is_file():
+                return cls.from_json(path.read_bytes().decode("utf-8", "replace"))
+        raise StorageError(
+            f"{folder} should hold a report, but the run was not audited yet. Run: colonnade audit {folder}"
+        )
+
     def to_json(self) -> str:
         """The report as JSON, which later versions can still read; verdicts and summary are there for other readers."""
         from colonnade.auditing.render.summary import summary
@@ -97,6 +130,8 @@ class PrivacyReport(ReportContents):
                 },
                 inapplicable=tuple(tree.get("inapplicable", ())),
                 tried=tuple(Secret(name) for name in tree.get("tried", ())),
+                attackers=tuple(tree.get("attackers", ())),
+                partial=tree.get("partial", False),
                 quality=None if tree.get("quality") is None else Quality.of(tree["quality"]),
                 guarded=tuple(GuardRecord(**{**item, "rows": tuple(item["rows"])}) for item in tree.get("guarded", ())),
             )
@@ -250,14 +285,16 @@ def never_attacked(
     sent: Iterable[Disclosure],
     parties: Mapping[str, str],
     findings: Sequence[Finding],
-    tried: Collection[Secret] = (),
+    tried: Collection[tuple[str, Secret]] = (),
 ) -> Iterator[str]:
-    """What was revealed to a party without an attack that made use of it; `tried` is what attacks were about."""
+    """What was revealed to a party without an attack that made use of it; `tried` is who attacked what."""
     for (receiver, owner, secret), kinds in revealed(sent, parties).items():
         made = [f for f in findings if (f.attacker, f.owner, f.about) == (receiver, owner, secret)]
         unread = [kind for kind in kinds if not any(finding.reads(kind) for finding in made)]
         if unread:
-            unused = "none of the attacks that were tried applies" if secret in tried else "no attack was made"
+            unused = (
+                "none of the attacks that were tried applies" if (receiver, secret) in tried else "no attack was made"
+            )
             reason = "no attack read them" if made else unused
             yield f"{receiver} about {owner}'s {secret}, given {' and '.join(unread)}: {reason}"
 

@@ -41,6 +41,7 @@ class Setting(ABC):
 
     Attributes:
         joins: Whether all guesses of one attacker are joined into one more, which takes labels that nobody was told.
+        progress: Whether to show bars; None shows them on a terminal only.
     """
 
     mode: ClassVar[str]
@@ -53,6 +54,7 @@ class Setting(ABC):
     random: Randomness
     nulls: int
     delta: float
+    progress: bool | None = False
 
     @abstractmethod
     def owners(self, subject: Subject, attack: AnyAttack) -> Sequence[str | None]:
@@ -62,6 +64,10 @@ class Setting(ABC):
     def record(self, attacker: str) -> PartyRecord:
         """What an attacker has of the run."""
 
+    def has_table(self, attacker: str) -> bool:
+        """Whether the attacker's own table was there where its guesses were made."""
+        return self.record(attacker).table is not None
+
     @abstractmethod
     def guess(self, attempt: Attempt, said: Sequence[Guess] = ()) -> Guess:
         """The attempt's guess; `said` is what other attempts of the attacker guessed about the same secret."""
@@ -69,6 +75,12 @@ class Setting(ABC):
     def attackers(self, owner: str) -> Sequence[str]:
         """The parties that may attack an owner."""
         return [party for party in self.plan.roles.parties if party != owner]
+
+    @property
+    def all_attackers(self) -> tuple[str, ...]:
+        """The parties that may attack somebody."""
+        allowed = {name for owner in self.tables for name in self.attackers(owner)}
+        return tuple(name for name in self.plan.roles.parties if name in allowed)
 
     def title(self, attack: AnyAttack) -> str:
         """What an attack is called where it could not be made by anybody."""
@@ -161,7 +173,8 @@ class Simulated(Setting):
         self.random, self.nulls, self.delta = Randomness.seeded(seed), nulls, delta
         n_rows, seed = len(self.tables[self.plan.roles.holders[0]]), run.simulation.seed
         self.identity = RunIdentity.of(self.plan, self.mode, n_rows=n_rows, randomness="seeded", seed=seed)
-        self._executor, self._progress, self._epochs, self._journal = executor, progress, epochs, journal
+        self.progress = progress
+        self._executor, self._epochs, self._journal = executor, epochs, journal
         self._attackers = self.plan.roles.parties if attackers is None else attackers
         for name in self._attackers:
             if name not in self.plan.roles.parties:
@@ -195,7 +208,7 @@ class Simulated(Setting):
             n=self.nulls,
             random=self.random,
             executor=self._executor,
-            progress=self._progress,
+            progress=self.progress,
             journal=self._journal,
         )
 
@@ -277,7 +290,7 @@ class Mirror(OwnSide):
             return Inapplicable(f"it needs {' or '.join(kinds)}, but {owner} sent {attacker} none")
         if attack.needs.forest and not any(kind.startswith("trees/") for kind in sent):
             return Inapplicable(f"it needs what {attacker} saw of a forest, and {owner} and {attacker} grew none")
-        own = ["columns"] * attack.needs.own_features + ["model"] * attack.needs.own_model
+        own = ["columns"] * attack.needs.needs_table + ["model"] * attack.needs.own_model
         own += ["record of the forest"] * bool(attack.needs.forest)
         if own:
             return f"it needs {attacker}'s own {' and '.join(own)}"

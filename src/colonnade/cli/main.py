@@ -200,7 +200,7 @@ def audit(
     --attacker the label party and the attacker audit together; both run the command at the same time.
 
     Of a simulated run every party attacks, or --attacker alone. The same command goes on with an audit that was
-    interrupted.
+    interrupted. The report of named attacks or of one attacker does not replace that of the planned audit.
     """
     from colonnade.auditing.render.summary import verdict
     from colonnade.auditing.render.words import warnings
@@ -228,7 +228,10 @@ def audit(
         say(warning, style="bold red")
     for line in verdict(report):
         say(line)
-    say(f"Written to {folder.path / 'report.html'} and report.json beside it. In full: colonnade report {folder.path}")
+    name, more = report.file_name(folder.path), f"In full: colonnade report {folder.path}"
+    if name != "report":
+        more = "The report of the planned audit stays as it was."
+    say(f"Written to {folder.path / f'{name}.html'} and {name}.json beside it. {more}")
 
 
 @app.command()

@@ -11,7 +11,7 @@
         predictions/0001/      the first prediction with this model
         audits/0001/           the first joint audit: what it sent and received there
         quality.json, ...      how well the model predicts held-out rows (`colonnade.deploy.evaluation`)
-        report.json, .html     what its last audit found
+        report.json, .html     what its last audit found; in report-partial.*, where that stood beside a whole one
 
 The number in the name is that of the public plan, hence the same at all parties.
 """
@@ -359,7 +359,7 @@ class PartyRun:
             randomness=found["randomness"],
             insecure=found["insecure"],
         )
-        return self._write_report(report)
+        return self._write_report(report, planned)
 
     def audit_jointly(
         self, attacker: str, planned: PlannedAudit | None = None, *, shown: ProgressCallbacks = SILENT
@@ -392,7 +392,7 @@ class PartyRun:
             )
         party = self._connect(joint.plan, table, self._next_folder("audits"), shown, audits=True)
         report = _join_once(joint, party)
-        return None if report is None else self._write_report(report)
+        return None if report is None else self._write_report(report, planned)
 
     def _ledger(self, table: Table | None) -> Ledger:
         """What the run spent, beside what all runs on the same records did."""
@@ -434,23 +434,25 @@ class PartyRun:
         key = None if self._network.key_file is None else StorageKey.read(self._network.key_file)
         return Transcript.load(self.path / "transcript", key)
 
-    def _write_report(self, report: PrivacyReport) -> PrivacyReport:
+    def _write_report(self, report: PrivacyReport, planned: PlannedAudit) -> PrivacyReport:
         """Write a report with the model's quality and the plan's seed, and return what was written.
 
         A joint audit takes the others' consent, so its report is kept beside that of a later audit of the own side.
         """
-        report = replace(report, run=replace(report.run, seed=self.plan.seed), quality=self.quality())
-        if report.run.mode != "joint" and self._has_joint_report:
-            for file in self.path.glob("report.*"):
-                file.replace(file.with_stem("report-joint"))
-        write_atomically(self.path / "report.json", report.to_json().encode())
-        report.to_html(self.path / "report.html")
+        run, partial = replace(report.run, seed=self.plan.seed), planned.attacks != self.plan.audit.attacks
+        report = replace(report, run=run, quality=self.quality(), partial=partial)
+        name = report.file_name(self.path)
+        if report.run.mode != "joint" and self._holds_joint(name):
+            for file in self.path.glob(f"{name}.*"):
+                file.replace(file.with_stem(f"{name}-joint"))
+        report.write(self.path)
         return report
 
-    @property
-    def _has_joint_report(self) -> bool:
+    def _holds_joint(self, name: str) -> bool:
+        from colonnade.auditing.report import PrivacyReport
+
         try:
-            return self.report().run.mode == "joint"
+            return PrivacyReport.read(self.path, name).run.mode == "joint"
         except StorageError:
             return False  # There is none, or a damaged one.
 
@@ -464,15 +466,10 @@ class PartyRun:
         return score_file(self, self._share(self.path), prediction, rows)
 
     def report(self) -> PrivacyReport:
-        """The report of the last audit."""
+        """The report of the last audit; a partial one does not replace a whole one."""
         from colonnade.auditing.report import PrivacyReport
 
-        if not (self.path / "report.json").exists():
-            raise StorageError(
-                f"{self.path} should hold a report, but the run was not audited yet. Run: colonnade audit {self.path}"
-            )
-        with explained(f"read {self.path / 'report.json'}"):
-            return PrivacyReport.from_json((self.path / "report.json").read_text(encoding="utf-8"))
+        return PrivacyReport.read(self.path)
 
     @property
     def _counts(self) -> Path:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,10 @@ MOST_COMPARED = 20_000
 """The label party alone chooses between two models on at most this many rows."""
 MOST_LEVELS = 50
 TRUE_LABEL, PROBABILITY = "true label", "probability "
+
+Task: TypeAlias = Literal["classification", "regression"]
+Alone: TypeAlias = Callable[[Table, Table, Task], tuple[Prediction, str]]
+"""What the label party predicts by itself, and by what, given its training rows, other rows and the task."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ def evaluate(
     rows: Table,
     *,
     threshold: float = 0.5,
-    alone: bool = True,
+    alone: Alone | None = None,
 ) -> Quality:
     """How well a joint model predicts rows that it was not trained on, beside the label party alone.
 
@@ -156,7 +160,7 @@ def evaluate(
         train: The label party's rows that the model was trained on.
         rows: Its other rows, with labels, in the order of the prediction.
         threshold: From which probability on a row is called positive.
-        alone: Whether to fit what the label party has alone, and to compare with that.
+        alone: What to compare with, such as `predict_alone`; nothing if None.
     """
     digest = rows.take(np.asarray(pc.sort_indices(rows.ids))).id_digest()
     if isinstance(prediction, CurvePrediction):
@@ -166,7 +170,7 @@ def evaluate(
         return measure_curves(observed, prediction.curves, mean, digest=digest, trained_rows=len(train))
     classes = getattr(share, "classes_", np.unique(np.asarray(train.labels))) if share.task == "classification" else ()
     seen = Observed(np.asarray(rows.labels), share.task, tuple(classes), digest, len(train))
-    own, by = predict_alone(train, rows, share.task) if alone else (None, "")
+    own, by = (None, "") if alone is None else alone(train, rows, share.task)
     return measure(seen, prediction, own, alone_by=by, threshold=threshold)
 
 
@@ -199,7 +203,7 @@ def compare(first: Path, second: Path) -> Quality:
     tables = [read_prediction(folder / "evaluation.parquet") for folder in (first, second)]
     tables[1] = tables[1].take(pc.index_in(tables[0].column(0), value_set=tables[1].column(0).combine_chunks()))
     names = [name for name in tables[0].column_names if name.startswith(PROBABILITY)]
-    task: Literal["classification", "regression"] = "classification" if "accuracy" in later.figures else "regression"
+    task: Task = "classification" if "accuracy" in later.figures else "regression"
     read = np.asarray if task == "regression" else _as_text
     predictions = []
     for table in tables:
@@ -226,7 +230,7 @@ def _as_text(values: pa.ChunkedArray) -> NDArray[Any]:
     return np.array([str(value) for value in values.to_pylist()])
 
 
-def predict_alone(train: Table, rows: Table, task: Literal["classification", "regression"]) -> tuple[Prediction, str]:
+def predict_alone(train: Table, rows: Table, task: Task) -> tuple[Prediction, str]:
     """What the label party predicts by its own columns, and by what: the better of two models on its training rows.
 
     A penalised regression and boosted trees are compared by cross-validation on the training rows.

@@ -63,6 +63,36 @@ def test_what_comes_from_a_device_keeps_its_numbers_and_their_kind(is_apart, dty
     assert PROCESSOR.host_copy(tensor.sum()).number() == tensor.sum().item()
 
 
+class Kernelless(torch.nn.Linear):
+    """A network for which oneDNN makes no kernel, or for which something else goes wrong."""
+
+    def __init__(self, words):
+        super().__init__(2, 1)
+        self.words = words
+
+    def forward(self, x):
+        if torch.backends.mkldnn.enabled:
+            raise RuntimeError(self.words)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_where_onednn_makes_no_kernel_pytorchs_own_are_taken(monkeypatch, precision):
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
+    network = Kernelless("could not create a primitive")
+    found = Machine.of("cpu", precision).forward(network, torch.ones(3, 2), train=True)
+    assert found.dtype == torch.float32
+    assert found.requires_grad
+    torch.testing.assert_close(found, network.weight.sum().expand(3, 1) + network.bias, rtol=0.02, atol=0.02)
+
+
+def test_other_errors_of_a_network_are_not_taken_for_a_missing_kernel(monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
+    with pytest.raises(RuntimeError, match="sizes do not fit"):
+        PROCESSOR.forward(Kernelless("sizes do not fit"), torch.ones(3, 2), train=True)
+    assert torch.backends.mkldnn.enabled
+
+
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
 def test_optimizers_step_as_pytorch_does_even_where_a_parameter_has_no_gradient(kind):
     def network():

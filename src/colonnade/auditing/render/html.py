@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -21,6 +22,7 @@ def html(report: ReportContents) -> str:
         meanings=summary.MEANINGS,
         quality=summary.quality(report),
         next_steps=summary.next_steps(report),
+        grounds=summary.grounds(report),
         worst=summary.worst(report),
         joined=summary.joined(report),
         trade=plots.trade(report),
@@ -30,13 +32,22 @@ def html(report: ReportContents) -> str:
         lines=words.traffic(report),
         in_the_clear=words.IN_THE_CLEAR,
         known_noise=words.KNOWN_NOISE,
-        null_unit="run" if report.run.mode == "simulated" else "permutation",
+        audited=words.audited(report),
+        null_unit=words.null_unit(report),
     )
 
 
 def rendered(template: str, **values: Any) -> str:
     """A page of this folder with its values."""
-    jinja2 = imported("jinja2", "report", "Writing the report as HTML")
+    imported("jinja2", "report", "Writing the report as HTML")
+    page: str = _template(template).render(signs=summary.SIGNS, style=_text("style.css"), **values)
+    return page
+
+
+@cache
+def _template(name: str) -> Any:
+    import jinja2
+
     environment = jinja2.Environment(
         autoescape=True,
         trim_blocks=True,
@@ -44,11 +55,10 @@ def rendered(template: str, **values: Any) -> str:
         undefined=jinja2.StrictUndefined,
         loader=jinja2.FunctionLoader(_text),
     )
-    for name in ("number", "alone", "interval", "size", "knowledge", "protection"):
-        environment.filters[name] = getattr(words, name)
+    for each in ("number", "null", "alone", "alone_by", "interval", "joined_from", "scored", "size", "protection"):
+        environment.filters[each] = getattr(words, each)
     environment.filters |= {"slug": _slug, "shaded": plots.shaded}
-    page: str = environment.get_template(template).render(signs=summary.SIGNS, style=_text("style.css"), **values)
-    return page
+    return environment.get_template(name)
 
 
 def _text(name: str) -> str:

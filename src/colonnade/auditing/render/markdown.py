@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from colonnade.auditing.contents import Finding, ReportContents
-from colonnade.auditing.render import summary, words
+from colonnade.auditing.render import plots, summary, words
 from colonnade.text import printable
 
 
@@ -19,8 +19,10 @@ def _lines(report: ReportContents) -> Iterator[str]:
     run = report.run
     yield f"# {_plain(words.headline(report))}"
     dated = f" of {run.date}" if run.date else ""
-    yield from _paragraph(f"Privacy report{dated}: {run.protocol} on {run.n_rows:,} rows, {run.mode} audit.")
+    yield from _paragraph(f"Privacy report{dated}: {words.audited(report)}")
     yield from _list(summary.joined(report))
+    if told := words.luck(report):
+        yield from _paragraph(told)
     yield from _section("Who could learn what about whom")
     yield from table(
         ("secret", *(f"{party} ({role})" for party, role in run.parties.items())),
@@ -33,15 +35,23 @@ def _lines(report: ReportContents) -> Iterator[str]:
     if found := summary.worst(report):
         yield from _section("The worst findings")
         yield from _list(found)
-    for question in words.questions(report):
+    asked, unit = words.questions(report), words.null_unit(report)
+    for question in asked:
         if question.findings or question.stated:
             yield from _section(question.title)
             yield from _paragraph(f"{question.answer.capitalize()}. {question.sentence}")
             yield from table(
                 ("attack", "verdict", "measure", "score", "95% interval", "chance", "null", "alone"),
-                (line for finding in question.findings for line in _finding(finding)),
+                (line for finding in question.findings for line in _finding(finding, unit)),
             )
-            yield from _list(f"{f.attack}: {f.rebuilt}" for f in question.findings if f.rebuilt is not None)
+            yield from _list(_remarks(finding) for finding in question.findings)
+    if grounds := summary.grounds(report):
+        yield from _section("What was measured of the next steps")
+        yield from _list(grounds)
+    if trade := plots.trade(report):
+        yield from _section("Privacy beside quality")
+        yield from _paragraph(trade.caption)
+        yield from table(("defence", "AUC", "points beyond alone"), trade.told)
     yield from _section("What crossed")
     if run.insecure:
         yield from _paragraph(words.IN_THE_CLEAR)
@@ -70,8 +80,12 @@ def _lines(report: ReportContents) -> Iterator[str]:
         for party, over_runs in report.over_runs.items()
         for secret, spent in over_runs.items()
     )
+    if report.guarded:
+        yield from _section("Received gradients")
+        yield from _list(map(str, report.guarded))
+    open_questions = (f"{q.title} {q.sentence}" for q in asked if not q.findings and not q.stated)
     for title, reasons in (
-        ("Not tested", report.gaps),
+        ("Not tested", (*open_questions, *report.gaps)),
         ("Attacks that cannot apply to such a run", report.inapplicable),
     ):
         if reasons:
@@ -82,7 +96,14 @@ def _lines(report: ReportContents) -> Iterator[str]:
     )
 
 
-def _finding(finding: Finding) -> Iterator[Sequence[str]]:
+def _remarks(finding: Finding) -> str:
+    """What there is to say of a finding beside its figures."""
+    rebuilt = "" if finding.rebuilt is None else str(finding.rebuilt)
+    said = finding.summary, words.joined_from(finding), rebuilt, words.scored(finding), words.over_epochs(finding)
+    return f"{finding.attack}: {' '.join(each for each in said if each)}"
+
+
+def _finding(finding: Finding, unit: str) -> Iterator[Sequence[str]]:
     for name, evidence in zip((finding.attack, "under the best names"), finding.tests, strict=False):
         yield (
             name,
@@ -91,8 +112,8 @@ def _finding(finding: Finding) -> Iterator[Sequence[str]]:
             words.number(evidence.score.value, finding.measure),
             words.interval(evidence, finding.measure),
             words.number(evidence.chance, finding.measure),
-            words.number(evidence.null_high, finding.measure),
-            words.alone(evidence, finding.measure),
+            words.null(evidence, finding.measure, unit),
+            words.alone(evidence, finding.measure) + (f" ({method})" if (method := words.alone_by(evidence)) else ""),
         )
 
 

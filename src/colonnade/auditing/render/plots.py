@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from colonnade.auditing.contents import Finding, ReportContents
 from colonnade.auditing.remedies import comparable_set, remedies, sufficient
-from colonnade.auditing.render.summary import n_classes
+from colonnade.auditing.render import words
 from colonnade.secret import Secret
 
 SHADES = 8
+NAMES = {"none": "no defence"}
 # Of the AUC so much is drawn; what is worse stands at the lower edge.
 TALLEST = 0.12
 
@@ -38,13 +39,27 @@ class Trade:
     high: float
     alone: float
 
+    @property
+    def told(self) -> tuple[tuple[str, str, str], ...]:
+        """Name, AUC and points beyond the attacker alone, those that leak least first."""
+        ordered = sorted(self.points, key=lambda each: each.leak)
+        return tuple((each.name, f"{each.quality:.3f}", f"{round(100 * each.leak):+d}") for each in ordered)
+
+    @property
+    def caption(self) -> str:
+        """What the figures are about."""
+        return (
+            "AUC of the model beside what the best attack on labels finds beyond the attacker alone, in points. "
+            f"Measured on {self.set.replace('-', ' ')}; this run has its own data, so only its points compare."
+        )
+
 
 def trade(report: ReportContents) -> Trade | None:
     """Defences on the comparable data set, and this run among them; None where labels were not attacked."""
     excess = [worst for finding in report.attacks if (worst := _excess_over_alone(finding)) is not None]
     if not excess:
         return None
-    classes = n_classes(report)
+    classes = words.n_classes(report)
     measured = [each for each in remedies() if each.set == comparable_set(classes) and not each.is_model]
     here = [each for each in measured if each.excess is not None]
     named = {"none", *(each.name for each in sufficient(classes))}
@@ -56,7 +71,14 @@ def trade(report: ReportContents) -> Trade | None:
     high = max(quality) + 0.01
     low = max(min(quality) - 0.01, high - TALLEST)
     points = tuple(
-        Point(name, leak, auc, (leak - left) / (right - left), min(1.0, (high - auc) / (high - low)), *flags)
+        Point(
+            NAMES.get(name, name),
+            leak,
+            auc,
+            (leak - left) / (right - left),
+            min(1.0, (high - auc) / (high - low)),
+            *flags,
+        )
         for name, leak, auc, *flags in marks
     )
     return Trade(comparable_set(classes), points, low, high, -left / (right - left))

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from colonnade.auditing.contents import EVERYBODY, Finding, ReportContents, Score
-from colonnade.auditing.remedies import Remedy, sufficient
-from colonnade.auditing.render import words
+from colonnade.auditing.contents import EVERYBODY, Finding, Leakage, ReportContents
+from colonnade.auditing.remedies import Remedy, alike, sufficient, without_embeddings
+from colonnade.auditing.render import plots, words
 from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.secret import Secret
+from colonnade.wire.message import Message
 
 Cell: TypeAlias = words.Answer | Literal["nothing sent", "own"]
 
@@ -35,7 +36,7 @@ MEANINGS: Mapping[Cell, str] = {
     "no leak found": "attacks were made and found nothing, which is no proof",
     "measured by its owner": "the owner told how much can be rebuilt; nobody attacked",
     "not tested": "messages depend on the secret, and nobody attacked them",
-    "no attack applies": "messages depend on the secret, and no attack that we have can read them",
+    "no attack applies": "messages depend on the secret, and no attack that was tried can read them",
     "nothing sent": "no message to this party depends on the secret",
 }
 _SECRETS = (Secret.LABELS, Secret.FEATURES, Secret.MEMBERSHIP)
@@ -62,13 +63,13 @@ class Row:
 def matrix(report: ReportContents) -> tuple[Row, ...]:
     """Who could learn what about whom: a row for each secret that somebody holds, a cell for each party."""
     answers = {(each.attacker, each.owner, each.about): each.answer for each in words.questions(report)}
-    parties = report.run.parties
-    rows = []
+    parties, rows = report.run.parties, []
+    order = {name: place for place, name in enumerate(parties)}
     for about in _SECRETS:
         owners = dict.fromkeys(owner for _, owner, secret in answers if secret is about)
         if about is Secret.LABELS:
             owners = dict.fromkeys(name for name, role in parties.items() if role == "label party")
-        for owner in owners:
+        for owner in sorted(owners, key=lambda name: order.get(name, len(order))):
             cells: list[Cell] = []
             for party in parties:
                 unsent: Cell = "own" if owner in (party, EVERYBODY) else "nothing sent"
@@ -87,27 +88,31 @@ def told(cell: Cell) -> str:
 
 
 def joined(report: ReportContents) -> tuple[str, ...]:
-    """What all attacks of each party tell together beyond the party alone, the worst party first."""
-    found = [(f, f.leakage.excess) for f in report.strongest if f.leakage is not None and f.leakage.excess is not None]
-    return tuple(_beyond_alone(finding, excess) for finding, excess in sorted(found, key=lambda each: -each[1].value))
+    """What all attacks of each party tell together beyond the party alone, in the order of the questions."""
+    found = (finding for question in words.questions(report) for finding in question.findings)
+    return tuple(line for finding in found if (line := _beyond_alone(finding)))
 
 
-def _beyond_alone(finding: Finding, excess: Score) -> str:
-    assert finding.leakage is not None
-    share = finding.leakage.normalised
+def _beyond_alone(finding: Finding) -> str:
+    if finding.leakage is None or finding.leakage.excess is None:
+        return ""
+    excess = finding.leakage.excess
     return (
         f"All {len(finding.leakage.joined)} attacks by {finding.attacker} joined tell "
-        f"{words.secret_of(finding.owner, finding.about)} {100 * excess.value:+.0f} points ({100 * excess.low:+.0f} to "
-        f"{100 * excess.high:+.0f}) against {finding.attacker} alone{_beside_all_labels(share)}."
+        f"{words.secret_of(finding.owner, finding.about)} {words.points(excess.value, '+')} ({100 * excess.low:+.0f} "
+        f"to {100 * excess.high:+.0f}) against {finding.attacker} alone{_beside_all_labels(finding.leakage)}."
     )
 
 
-def _beside_all_labels(share: Score | None) -> str:
+def _beside_all_labels(leakage: Leakage) -> str:
     """How much that is beside what the party's own columns would tell with every other label known."""
-    if share is None or share.value <= 0:
+    share, told = leakage.normalised, "with all other labels known"
+    if share is None:
+        return "" if leakage.all_labels is None else f"; its own columns would tell no more {told}"
+    if share.value <= 0:
         return ""
-    told = "its own columns would tell with the labels of all other rows known"
-    return f", more than {told}" if share.value > 1 else f", {share.value:.0%} of the way to what {told}"
+    columns = f"its own columns would tell {told}"
+    return f", more than {columns}" if share.value > 1 else f", {share.value:.0%} of the way to what {columns}"
 
 
 def worst(report: ReportContents) -> tuple[str, ...]:
@@ -134,15 +139,18 @@ def quality(report: ReportContents) -> str:
 def next_steps(report: ReportContents) -> tuple[str, ...]:
     """What would have stopped the leaks, at which price, as far as that was measured."""
     leaks = [question for question in words.questions(report) if question.answer.startswith("leaks")]
-    steps: list[str] = []
-    kinds = {question.about: question.kinds for question in reversed(leaks)}
-    if Gradient.kind in kinds.get(Secret.LABELS, ()):
-        steps += [_recommended(remedy) for remedy in sufficient(n_classes(report), _held(report))]
-    if Embedding.kind in kinds.get(Secret.FEATURES, ()):
+    for_labels, for_columns = _remedies(report)
+    steps = [_recommended(remedy) for remedy in for_labels]
+    if for_columns:
+        models = " and ".join(f"{each.name} (AUC {each.after['AUC']:.3f}{_but(each)})" for each in for_columns)
+        steps.append(f"Columns: {models} send no embedding of a row.")
+    elif _leaked(report, Secret.FEATURES, Embedding):
         steps.append(
-            "Columns: a regression, or boosted trees with hidden sums, sends no embedding of any row. The price was "
-            "not measured; rehearse it with colonnade simulate."
+            "Columns: a regression, or boosted trees with hidden sums, sends no embedding of a row. The price was not "
+            "measured with so many classes."
         )
+    if for_labels or for_columns:
+        steps.append("None of these figures is of your data: rehearse with colonnade simulate, then audit.")
     if leaks and not steps:
         steps.append(
             "None of the results that come with this version says what would have stopped this. Take another model, "
@@ -151,6 +159,28 @@ def next_steps(report: ReportContents) -> tuple[str, ...]:
     if not leaks:
         steps.append(_without_leaks(report))
     return tuple(steps)
+
+
+def grounds(report: ReportContents) -> tuple[str, ...]:
+    """What was measured of the models and defences that the next steps name."""
+    for_labels, for_columns = _remedies(report)
+    once = {(each.name, each.setting): each for each in (*for_labels, *for_columns)}
+    return tuple(_measured(remedy) for remedy in once.values())
+
+
+def _remedies(report: ReportContents) -> tuple[tuple[Remedy, ...], tuple[Remedy, ...]]:
+    """What to take against leaks of labels through gradients, and against those of columns through embeddings."""
+    n_classes = words.n_classes(report)
+    return (
+        sufficient(n_classes, _held(report)) if _leaked(report, Secret.LABELS, Gradient) else (),
+        without_embeddings(n_classes) if _leaked(report, Secret.FEATURES, Embedding) else (),
+    )
+
+
+def _leaked(report: ReportContents, about: Secret, kind: type[Message]) -> bool:
+    """Whether a secret leaks to somebody who is sent such messages about it."""
+    leaks = (each for each in words.questions(report) if each.about is about and each.answer.startswith("leaks"))
+    return any(kind.kind in each.kinds for each in leaks)
 
 
 def _without_leaks(report: ReportContents) -> str:
@@ -165,25 +195,52 @@ def _without_leaks(report: ReportContents) -> str:
 
 
 def _recommended(remedy: Remedy) -> str:
-    """A remedy with its figures."""
-    cost = f"AUC {remedy.after['AUC']:.3f} instead of {remedy.before['AUC']:.3f} on {remedy.set.replace('-', ' ')}"
-    if remedy.excess is None:
-        columns = (
-            "" if remedy.rebuilt is None else f", but {remedy.rebuilt:.0%} of the columns' variance can be rebuilt"
-        )
-        return f"Labels: the model {remedy.name} sends nothing that depends on labels ({cost}{columns})."
-    side = "below" if remedy.excess < 0 else "above"
-    left = f"the best attack ended {abs(100 * remedy.excess):.0f} points {side} the attacker alone"
+    """A remedy for labels with its price."""
     if remedy.is_model:
-        how = f" ({remedy.setting})" if remedy.setting else ""
-        return f"Labels: the model {remedy.name}{how} sends no gradient of a row ({left}; {cost})."
-    return f"Labels: the defence {remedy.name} stopped every attack that was measured ({left}; {cost})."
+        what = "sends no gradient of a row" if remedy.excess is not None else "sends nothing that depends on labels"
+        return f"Labels: the model {_named(remedy)} {what}: {_price(remedy)}."
+    most = max(each.excess or 0.0 for each in alike(remedy))
+    told = "no measured attack beat" if most <= 0 else f"attacks beat by at most {words.points(most)}"
+    return f"Labels: under the defence {remedy.name} {told} the attacker alone: {_price(remedy)}."
 
 
-def n_classes(report: ReportContents) -> int:
-    """How many classes attacks on labels tell apart; 2 where none was made."""
-    chances = [f.plain.chance for f in report.attacks if f.about is Secret.LABELS and f.measure == "balanced accuracy"]
-    return round(1 / max(chances)) if chances else 2
+def _but(remedy: Remedy) -> str:
+    """What a model that is good for columns tells of labels."""
+    return "" if remedy.hides_labels else f"; labels {words.points(remedy.excess or 0.0, '+')}"
+
+
+def _measured(remedy: Remedy) -> str:
+    """All that was measured of a remedy, in some sentences."""
+    sets = alike(remedy)
+    also = f" It was measured on {len(sets)} sets." if len(sets) > 1 else " It was measured on no other set."
+    said = [f"{_named(remedy)}: {_price(remedy)}, means of {remedy.seeds} seeds.{also}"]
+    if remedy.excess is not None:
+        side = "below" if remedy.excess < 0 else "above"
+        said.append(
+            f"The attack on labels that came furthest ({remedy.attack}) ended {words.points(abs(remedy.excess))} "
+            f"{side} the attacker alone."
+        )
+    if remedy.still_tells:
+        said.append(
+            f"Messages still tell something of labels: {remedy.single} scored {remedy.score:.2f}, and "
+            f"{remedy.null:.2f} where labels were shuffled."
+        )
+    if remedy.rebuilt is not None:
+        said.append(f"{remedy.rebuilt:.0%} of the variance of columns can be rebuilt.")
+    elif remedy.is_model:
+        said.append("What it tells of columns was not measured there.")
+    said.append(f"{remedy.cost}." if remedy.cost else "Its running time was not measured.")
+    return " ".join(said)
+
+
+def _named(remedy: Remedy) -> str:
+    how = ", ".join(each for each in (remedy.setting, remedy.size) if each)
+    return f"{remedy.name} ({how})" if how else remedy.name
+
+
+def _price(remedy: Remedy) -> str:
+    before, after = remedy.before["AUC"], remedy.after["AUC"]
+    return f"AUC {after:.3f} instead of {before:.3f} on {remedy.set.replace('-', ' ')}"
 
 
 def _held(report: ReportContents) -> set[str]:
@@ -201,8 +258,9 @@ def verdict(report: ReportContents) -> tuple[str, str, str]:
 
 
 def summary(report: ReportContents) -> dict[str, Any]:
-    """The first screen as plain data."""
+    """All that a report says in words, as plain data: the first screen, each question's answer, and what follows."""
     parties = tuple(report.run.parties)
+    trade = plots.trade(report)
     return {
         "headline": words.headline(report),
         "joined": joined(report),
@@ -210,4 +268,11 @@ def summary(report: ReportContents) -> dict[str, Any]:
         "worst": worst(report),
         "quality": quality(report),
         "next": next_steps(report),
+        "measured": grounds(report),
+        "audited": words.audited(report),
+        "luck": words.luck(report),
+        "questions": [
+            {"title": each.title, "answer": each.answer, "sentence": each.sentence} for each in words.questions(report)
+        ],
+        "privacy_beside_quality": None if trade is None else {"caption": trade.caption, "points": trade.told},
     }

@@ -37,9 +37,7 @@ def terminal(report: ReportContents) -> RenderableType:
     parts: list[RenderableType] = [
         plain_text(words.headline(report), "bold"),
         *(plain_text(line) for line in summary.joined(report)),
-        plain_text(
-            f"{run.protocol} on {run.n_rows:,} rows: {', '.join(f'{n} ({r})' for n, r in run.parties.items())}", "dim"
-        ),
+        plain_text(words.audited(report), "dim"),
     ]
     if report.attacks:
         parts.append(plain_text(words.luck(report), "dim"))
@@ -53,6 +51,9 @@ def terminal(report: ReportContents) -> RenderableType:
         if question.findings:
             parts.append(_findings_table(question.findings))
             parts += [plain_text(f"{f.attack}: {f.rebuilt}", "dim") for f in question.findings if f.rebuilt is not None]
+    if grounds := summary.grounds(report):
+        parts += [plain_text(""), Rule("What was measured of the next steps", align="left", style="dim")]
+        parts += [plain_text(f"- {each}") for each in grounds]
     if report.guarded:
         parts += [plain_text(""), Rule("Received gradients", align="left", style="dim")]
         parts += [plain_text(str(seen), "bold red" if seen.alarms else "") for seen in report.guarded]

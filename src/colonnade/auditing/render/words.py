@@ -18,6 +18,7 @@ from colonnade.auditing.contents import (
     SelfReportedLeak,
     Verdict,
     revealed,
+    worst_first,
 )
 from colonnade.secret import Secret
 
@@ -52,7 +53,7 @@ class Question:
         kinds: The messages that depend on the secret.
         is_repeated: Whether the null repeats the run, and so tells what the messages say from what the attacker knows.
         stated: What the owner itself found could be rebuilt; None where it stated nothing.
-        is_tried: Whether the audit has attacks on such a secret, applicable or not.
+        is_tried: Whether the party could make attacks of this audit on such a secret, applicable or not.
 
     >>> Question("bank", "shop", Secret.FEATURES, (), ("split/embedding",)).title
     "What could bank learn about shop's features?"
@@ -84,6 +85,21 @@ class Question:
         return "no attack applies" if self.is_tried else "not tested"
 
     @property
+    def joined(self) -> Finding | None:
+        """All attacks of the party on this secret in one, where they were joined."""
+        return next((finding for finding in self.findings if finding.leakage is not None), None)
+
+    @property
+    def gain(self) -> float:
+        """By how much the worst finding exceeds the party alone."""
+        if not self.findings:
+            return 0.0
+        evidence, leakage = self.findings[0].strongest, self.findings[0].leakage
+        if leakage is not None and leakage.excess is not None:
+            return leakage.excess.value
+        return evidence.score.value - (evidence.chance if evidence.alone is None else evidence.alone.value)
+
+    @property
     def sentence(self) -> str:
         """The answer in a few sentences."""
         if self.stated is not None:
@@ -112,17 +128,26 @@ class Question:
             rival = f"an honest {self.attacker}" if _is_honest(evidence) else self.attacker
             by_itself = "" if _is_honest(evidence) else " by itself"
             return f"{told} ({said}; {without} at most {most}), but {rival} reaches {reached}{by_itself}."
-        found = f"{worst.attack} {self._success(worst, said)}{_RESERVES.get(self.answer, '')}."
+        whose = worst.attack if worst.leakage is None else f"{worst.attack}, all its attacks joined,"
+        found = f"{whose} {self._success(worst, said)}{_RESERVES.get(self.answer, '')}."
         chance = number(evidence.chance, worst.measure)
         by_chance = f"A column's mean reaches {chance}" if worst.measure == "R²" else f"By chance it would be {chance}"
         if evidence.alone is None:
             unknown = f"whether {self.attacker} could know as much by itself was not measured"
             return f"{found} {by_chance}; {unknown}."
         if evidence.alone.value <= evidence.chance:
-            return f"{found} {by_chance}, and {self.attacker} alone does no better."
+            return f"{found} {by_chance}, and {self.attacker} alone does no better{self._told_more(worst)}."
         reached = alone(evidence, worst.measure)
         rival = "an honest" if _is_honest(evidence) else "without collaboration"
         return f"{found} {by_chance}; {rival} {self.attacker} reaches {reached}."
+
+    def _told_more(self, worst: Finding) -> str:
+        """What the party reaches by itself with the labels that joined attacks are told."""
+        joined = self.joined
+        if joined is None or joined.measure != worst.measure or joined.plain.alone is None:
+            return ""
+        reached = alone(joined.plain, joined.measure)
+        return f"; with {joined.granted.known_labels} known labels per class it reaches {reached}"
 
     def _success(self, worst: Finding, said: str) -> str:
         share = f", {worst.coverage:.0%} of those it could have guessed" if round(worst.coverage, 2) < 1 else ""
@@ -132,7 +157,7 @@ class Question:
         if worst.measure == "balanced accuracy":
             return f"names {said} of each class correctly on average, on {rows}"
         if worst.measure == "R²":
-            return f"rebuilds the worst of {self.owner}'s columns with an R² of {said} on {rows}"
+            return f"rebuilds the most exposed of {self.owner}'s columns with an R² of {said} on {rows}"
         if self.about is Secret.MEMBERSHIP:
             return f"tells people in the run from people outside it with an AUC of {said} on {worst.rows:,} people"
         return f"tells the last class from the others with an AUC of {said} on {rows}"
@@ -167,23 +192,25 @@ def protection(under: Iterable[str]) -> str:
 
 
 def questions(report: ReportContents) -> tuple[Question, ...]:
-    """Every question that the report answers, and those it leaves open, the worst answers first."""
+    """Every question that the report answers, and those it leaves open: the worst answers first, then labels."""
     stated = {(said.receiver, said.owner, Secret.FEATURES): said for said in report.stated}
     attacked = [(finding.attacker, finding.owner, finding.about) for finding in report.attacks]
     kinds = revealed(report.disclosures, report.run.parties)
     asked = [
         Question(
             *key,
-            tuple(sorted((f for f in report.attacks if (f.attacker, f.owner, f.about) == key), key=_severity)),
+            worst_first(f for f in report.attacks if (f.attacker, f.owner, f.about) == key),
             kinds.get(key, ()),
             is_repeated=report.run.mode == "simulated",
             stated=stated.get(key),
             # What the receiver could do with columns and a model of its own is never tried by the sender alone.
-            is_tried=key[2] in report.tried and report.run.mode != "mirror",
+            is_tried=report.tries(key[0], key[2]) and report.run.mode != "mirror",
         )
         for key in dict.fromkeys([*attacked, *kinds, *stated])
     ]
-    return tuple(sorted(asked, key=lambda question: -_ORDER.index(question.answer)))
+    return tuple(
+        sorted(asked, key=lambda each: (-_ORDER.index(each.answer), each.about is not Secret.LABELS, -each.gain))
+    )
 
 
 def traffic(report: ReportContents) -> tuple[Traffic, ...]:
@@ -194,14 +221,14 @@ def traffic(report: ReportContents) -> tuple[Traffic, ...]:
     )
 
 
-def _severity(finding: Finding) -> tuple[int, float]:
-    """The worst finding first."""
-    return -_ORDER.index(finding.verdict), -finding.strongest.excess
-
-
 def headline(report: ReportContents) -> str:
-    """The whole report in one line."""
-    asked = questions(report)
+    """The whole report in one line, labels first, then in the order of the parties."""
+    order = {name: place for place, name in enumerate(report.run.parties)}
+
+    def place(each: Question) -> tuple[bool, int, int]:
+        return each.about is not Secret.LABELS, order.get(each.owner, len(order)), order.get(each.attacker, len(order))
+
+    asked = sorted(questions(report), key=place)
     if leaks := _by_attackers(asked, *(answer for answer in _ORDER if answer.startswith("leaks"))):
         return "; ".join(f"{_listed(secrets)} can be inferred by {who}" for who, secrets in leaks.items())
     if known := _by_attackers(asked, "no more than alone"):
@@ -244,6 +271,12 @@ def secret_of(owner: str, about: Secret) -> str:
     return "who was in the run" if owner == EVERYBODY else f"who was among {owner}'s rows"
 
 
+def n_classes(report: ReportContents) -> int:
+    """How many classes attacks on labels tell apart; 2 where none was made."""
+    chances = [f.plain.chance for f in report.attacks if f.about is Secret.LABELS and f.measure == "balanced accuracy"]
+    return round(1 / max(chances)) if chances else 2
+
+
 def n_attacks(findings: tuple[Finding, ...]) -> int:
     """How many different attacks findings come from."""
     return len({finding.attack for finding in findings})
@@ -264,6 +297,34 @@ def luck(report: ReportContents) -> str:
 def number(value: float, measure: Measure) -> str:
     """A score as people read it: accuracy in per cent, AUC and R² as a fraction."""
     return f"{value:.3f}" if measure in ("AUC", "R²") else f"{value:.1%}"
+
+
+def points(share: float, sign: str = "") -> str:
+    """A difference of two scores in hundredths.
+
+    >>> points(0.012), points(-0.12), points(0.3, sign="+")
+    ('1 point', '-12 points', '+30 points')
+    """
+    n = round(100 * share)
+    return f"{n:{sign}d} point{'s' if abs(n) != 1 else ''}"
+
+
+def null(evidence: Evidence, measure: Measure, unit: str) -> str:
+    """What is reached where the messages tell nothing, and in how many null runs or permutations that was seen."""
+    n = len(evidence.null)
+    return f"{number(evidence.null_high, measure)} of {n} {unit}{'s' if n > 1 else ''}"
+
+
+def null_unit(report: ReportContents) -> str:
+    """What a null is made of."""
+    return "run" if report.run.mode == "simulated" else "permutation"
+
+
+def alone_by(evidence: Evidence) -> str:
+    """The method by which the attacker reaches most by itself."""
+    if evidence.alone is None:
+        return ""
+    return "no better than chance" if evidence.alone.method == "chance" else evidence.alone.method
 
 
 def alone(evidence: Evidence, measure: Measure) -> str:
@@ -291,14 +352,54 @@ def size(n_bytes: int) -> str:
     return f"{amount:.1f} GB"
 
 
+def audited(report: ReportContents) -> str:
+    """What was audited, how and by whom."""
+    run, some = report.run, report.attackers
+    is_part = run.mode != "mirror" and some and set(some) < run.parties.keys()
+    by = f", attacks by {_listed(some)} only" if is_part else ""
+    what = "partial " if report.partial else ""
+    return f"{run.protocol} on {run.n_rows:,} rows, {what}{run.mode} audit{by}."
+
+
+def joined_from(finding: Finding) -> str:
+    """From which attacks a joined guess comes, what luck would make of these, and what all labels would tell."""
+    if finding.leakage is None:
+        return ""
+    told = f"{finding.leakage.multiplicity} They are {', '.join(finding.leakage.joined)}."
+    if finding.leakage.all_labels is None:
+        return told
+    most = finding.leakage.all_labels
+    reached = number(most.value, finding.measure)
+    return f"{told} With the labels of all other rows, its own columns alone would reach {reached} ({most.method})."
+
+
+def scored(finding: Finding) -> str:
+    """What an attack was given, and how it was scored."""
+    dishonest = "Takes part dishonestly. " if finding.is_active else ""
+    return (
+        f"{dishonest}Given {knowledge(finding)}. Scored by {finding.measure} on {finding.rows:,} rows, "
+        f"{finding.coverage:.0%} of those it could have guessed."
+    )
+
+
+def over_epochs(finding: Finding) -> str:
+    """What the same attack reaches on the messages of single epochs; empty where that was not asked for."""
+    if not finding.over_epochs:
+        return ""
+    reached = (f"epoch {epoch + 1}: {number(score, finding.measure)}" for epoch, score in finding.over_epochs)
+    limit = number(finding.strongest.threshold, finding.measure)
+    return f"On the messages of one epoch alone, where {limit} must be exceeded: {', '.join(reached)}."
+
+
 def knowledge(finding: Finding) -> str:
     """What an attack was given, in words."""
     granted = finding.granted
     parts = ["its own part in the run"] if finding.is_active else []
+    parts += ["what its other attacks guessed"] if finding.leakage is not None else []
     parts += [f"the messages {' and '.join(granted.messages)}"] if granted.messages else []
     parts += ["its own columns"] if granted.own_features else []
     parts += ["its own model"] if granted.own_model else []
-    parts += ["what it saw of the forest"] if granted.forest else []
+    parts += [f"what it saw of the forest in {' and '.join(granted.forest)}"] if granted.forest else []
     if granted.known_labels:
         parts.append(f"{granted.known_labels} known label{'s' if granted.known_labels > 1 else ''} per class")
     if granted.known_records:

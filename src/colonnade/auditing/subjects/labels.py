@@ -75,7 +75,9 @@ class LabelsSubject(Subject):
 
     def grant(self, attack: AnyAttack, owner: str, tables: Tables, rows: Int64Array, random: Randomness) -> Grant | str:
         labels, n_classes = class_numbers(tables[owner])
-        order, known = random.generator("grant").permutation(len(labels)), attack.needs.known_labels
+        order, needs = random.generator("grant").permutation(len(labels)), attack.needs
+        rarest = int(np.bincount(labels[rows], minlength=n_classes).min())
+        known = max(needs.known_labels, min(needs.most_per_class(n_classes), rarest // 4))
         grant = draw_grant(labels, n_classes, known, rows, order, owner)
         return grant or f"it must be told {known} labels per class, and one class has fewer"
 
@@ -88,12 +90,12 @@ class LabelsSubject(Subject):
         return {roles.label: table.with_labels(random.generator("labels").permutation(np.asarray(table.labels)))}
 
     def baseline(self, attempt: Attempt, rows: Int64Array, record: PartyRecord, random: Randomness) -> Baseline:
-        generator = random.generator("alone", attempt.attacker, attempt.attack.needs.known_labels)
+        generator = random.generator("alone", attempt.attacker, attempt.grant.labels_per_class)
         return attacker_alone(record.table, attempt.grant, rows, generator)
 
     def baseline_needs(self, attempt: Attempt, rows: Int64Array, record: PartyRecord) -> Hashable:
         is_sample = record.table is not None and len(record.table) > ROWS
-        return attempt.attack.needs.known_labels, np.sort(rows).tobytes() if is_sample else b""
+        return attempt.grant.rows.tobytes(), np.sort(rows).tobytes() if is_sample else b""
 
     def judge(
         self, made: Made, null: Sequence[Values], baseline: Any, random: np.random.Generator, delta: float

@@ -36,6 +36,8 @@ PerNetwork: TypeAlias = T | Mapping[str, T]
 OPTIMIZERS = ("adam", "adamw", "sgd")
 PRECISIONS = ("float32", "bfloat16")
 _DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.int64): torch.int64}
+NO_KERNEL = "could not create a primitive"
+"""What oneDNN, PyTorch's library for processors, says where it fails to make a kernel."""
 DEFENCE = "defence "
 """What the names of networks that defences bring begin with; their places follow."""
 
@@ -118,6 +120,16 @@ class Machine:
         # Going through all parts of a network takes time, so its mode is set only where it changes.
         if network.training != train:
             network.train(train)
+        try:
+            return self._passed(network, given, train)
+        except RuntimeError as error:
+            if self.is_apart or NO_KERNEL not in str(error):
+                raise
+            # oneDNN makes kernels while it runs, and some systems now and then refuse it. PyTorch has slower ones.
+            torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+            return self._passed(network, given, train)
+
+    def _passed(self, network: nn.Module, given: Sequence[Any], train: bool) -> Tensor:
         mixed = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
         with torch.set_grad_enabled(train), mixed:
             out: Tensor = network(*given)
