@@ -7,6 +7,8 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,11 @@ from typer.testing import CliRunner, Result
 
 import colonnade
 from colonnade.cli.main import app
+from colonnade.experiment.grid import GridSweep
 from colonnade.experiment.results import Results
+from colonnade.experiment.sweep import Journal
+from colonnade.plans.grid import GridPlan
+from colonnade.runtime.executor import Outcome
 
 SOURCE = Path(colonnade.__path__[0]).parent
 
@@ -73,9 +79,78 @@ def test_a_dry_run_counts_trials_and_writes_nothing(plan):
     assert ended.stdout.splitlines() == [
         "2 combinations with 2 seeds each; all are possible.",
         "4 trials: 0 finished, 0 failed, 0 running, 4 not begun.",
-        "Time and disk: unknown, for no trial has finished. --probe runs one and keeps its result.",
+        "Time and disk: unknown until a trial has finished. --probe runs one, and keeps its result.",
     ]
     assert list(plan.parent.iterdir()) == [plan]
+
+
+def test_one_combination_is_told_as_one(plan):
+    plan.write_text(GRID.replace("seeds = [0, 1]", "seeds = [3]").replace(', "max-norm"', ""))
+    assert call(plan, "--dry-run").stdout.splitlines()[:2] == [
+        "1 combination with 1 seed; it is possible.",
+        "1 trial: 0 finished, 0 failed, 0 running, 1 not begun.",
+    ]
+
+
+def test_help_shows_that_a_plan_needs_no_command():
+    assert "sweep [OPTIONS] PLAN | COMMAND PLAN" in call("--help").stdout
+
+
+def swept(plan: Path) -> GridSweep:
+    """A journal beside a plan, with made-up figures of all of its trials."""
+    found = GridSweep(GridPlan.read(plan), plan.parent / "runs")
+    with Journal(found.path) as journal:
+        journal.add(found.trials, function="made up")
+        for trial in found.trials:
+            journal.claim(trial)
+            leak = {"labels": {"by": "A", "excess": 0.1}}
+            journal.finish(trial, Outcome({"quality": {"AUC": 0.9 + trial.seed / 100}, "leak": leak}, seconds=1.0))
+    return found
+
+
+@contextmanager
+def shut(folder: Path) -> Iterator[None]:
+    """A folder that nobody can write: to root by a mount, to others by its mode."""
+    if os.geteuid() == 0:
+        for options in ("bind", "remount,bind,ro"):
+            ended = subprocess.run(["mount", "-o", options, folder, folder], capture_output=True, check=False)
+            if ended.returncode:
+                pytest.skip("no file system can be mounted here")
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", folder], check=True)
+    else:
+        folder.chmod(0o555)
+        yield
+        folder.chmod(0o755)
+
+
+def test_a_store_that_can_only_be_read_is_told_and_drawn(plan):
+    found = swept(plan)
+    asked = [("status", plan), ("table", plan), ("table", plan, "--to", "t.parquet"), ("figures", plan, "--to", "f")]
+    with shut(found.path.parent):
+        ended = [call(*each) for each in asked]
+        assert [each.exit_code for each in ended] == [0, 0, 0, 0], ended[0].output
+        refused = call(plan, "--resume")
+    assert "4 trials: 4 finished" in ended[0].stdout
+    assert "0.905" in ended[1].stdout
+    assert Results.read("t.parquet").table.num_rows == 4
+    assert Path("f/index.html").exists()
+    assert refused.exit_code == 9
+    assert "Choose a folder that can be written" in refused.stderr
+
+
+def test_the_status_of_an_edited_plan_changes_no_journal(plan):
+    path = swept(plan).path
+    before = path.read_bytes()
+    plan.write_text(GRID.replace("epochs = 1", "epochs = 2"))
+    told = call("status", plan).stdout
+    assert "4 trials: 0 finished, 0 failed, 0 running, 4 not begun." in told
+    assert "The journal has 4 trials more, of another plan" in told
+    assert "none, seeds 0, 1: not begun" in told
+    assert path.read_bytes() == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.slow
@@ -112,6 +187,7 @@ def test_a_sweep_is_probed_resumed_told_written_and_drawn(plan):
     [
         ("[sweep.vary]", "[sweep.vry]", "[sweep] takes seeds, vary, exclude, but has the key 'vry'."),
         ('"none", "max-norm"', '"none", "max-nrm"', "There is no defence 'max-nrm'. The nearest name is 'max-norm'."),
+        ('"defences.bank" = ["none", "max-norm"]', '"defences.bnk" = ["none"]', "The nearest name is 'bank'."),
         ("rows = 100", "rows = 100_000", "100,000 rows of 'breast-cancer' were to be drawn, but it has 569."),
         ("[sweep]", "[sweep", "should be a plan in TOML, but is not"),
     ],
@@ -156,7 +232,7 @@ def test_a_full_disk_loses_no_finished_trial(plan):
         command(plan, "--jobs", "1", before=limit), env=environment(), capture_output=True, text=True, check=False
     )
     assert ended.returncode == 9
-    assert "Free some space or choose another path, then run again; finished trials are kept." in ended.stderr
+    assert "Free some space, then run again; finished trials are kept." in ended.stderr
     first = {row["trial.key"]: row for row in figures(Path("runs/grid.sqlite")) if row["trial.state"] == "done"}
     assert 0 < len(first) < 24
     assert call(plan, "--resume", "--jobs", "1").exit_code == 0

@@ -9,6 +9,7 @@ from scipy.stats import spearmanr
 from colonnade.data import load
 from colonnade.data.datasets import Dataset
 from colonnade.data.partition import split
+from colonnade.data.ranking import column_scores
 from colonnade.data.splits import (
     at_random,
     by_correlation,
@@ -17,6 +18,7 @@ from colonnade.data.splits import (
     deal,
     estimated_alpha,
     natural,
+    parse,
 )
 from colonnade.errors import DataError, PlanError
 from colonnade.tables.table import Table
@@ -128,6 +130,20 @@ def test_a_constant_column_is_related_to_nothing():
     assert natural(whole).beta == 0
 
 
+def test_counts_are_no_classes_to_the_importance_of_columns():
+    counts = dataset()
+    table = counts.joined()
+    table = table.with_labels(np.rint(8 * np.abs(np.asarray(table.to_arrow()["c3"]))).astype(int))
+    counts = Dataset("counts", split(table, counts.columns, labels="bank"), "count", "none")
+    scores = column_scores(table, by="mutual-information", task="regression")
+    shop = sum(scores[name] for name in counts.columns["shop"]) / sum(scores.values())
+    assert natural(counts, by="mutual-information").importance["shop"] == pytest.approx(shop, abs=0.01)
+    weights = np.array(list(scores.values()))
+    owners = deal(np.maximum(weights, weights.mean() / 1000), np.random.default_rng(2).dirichlet(np.ones(2)))
+    dealt = by_importance(counts, alpha=1.0, by="mutual-information", seed=2)
+    assert dealt.columns["bank"] == tuple(np.array(table.columns)[owners == 0].tolist())
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -137,11 +153,26 @@ def test_a_constant_column_is_related_to_nothing():
         ("importance=much", r"but 'importance=much' was given"),
         ("importance=0", r"alpha should lie between 0.001 and 1e\+06, but is 0. Change it"),
         ("correlation=2", r"beta should lie between 0 and 1, but is 2. Change it"),
+        ("correlation=nan", r"beta should lie between 0 and 1, but is nan. Change it"),
     ],
 )
 def test_a_split_that_is_none_is_refused(how, words):
     with pytest.raises(PlanError, match=words):
+        parse(how)
+    with pytest.raises(PlanError, match=words):
         cut_columns(dataset(), how)
+
+
+@pytest.mark.parametrize(
+    ("cut", "words"),
+    [
+        (lambda: by_importance(dataset(), alpha=0), "alpha should lie"),
+        (lambda: by_correlation(dataset(), beta=2), "beta"),
+    ],
+)
+def test_a_parameter_of_a_split_out_of_range_is_refused(cut, words):
+    with pytest.raises(PlanError, match=words):
+        cut()
 
 
 def test_a_set_without_enough_columns_or_without_labels_is_refused():

@@ -15,6 +15,7 @@ from colonnade.experiment.figures import Estimated, Mark, frontier
 from colonnade.experiment.figures import page as page_of
 from colonnade.experiment.grid import GridSweep
 from colonnade.experiment.results import Results, estimated
+from colonnade.experiment.sweep import Journal
 from colonnade.plans.grid import GridPlan
 from colonnade.runtime.executor import Serial
 
@@ -139,6 +140,9 @@ def test_of_a_trial_that_two_versions_of_the_code_ran_the_last_one_counts(swept,
     later = GridSweep(swept.plan, tmp_path)
     later.path = tmp_path / "both.sqlite"
     assert {row["trial.state"] for row in later.results().rows} == {"queued"}
+    assert {row["trial.state"] for row in Results.read(later.path).rows} == {"done"}
+    with Journal(later.path) as journal:
+        journal.add(later.trials, function="colonnade.experiment.measurement.measure_trial")
     assert [row["trial.state"] for row in Results.read(later.path).rows] == ["queued"] * 8
 
 
@@ -306,6 +310,10 @@ def test_settings_are_paired_only_where_all_else_is_equal(results):
             "The baseline should be one of none, marvell, but is 'noise'.",
         ),
         (lambda r: r.pareto(measure="quality.AUCC"), "The results should have the figure 'quality.AUCC', but do not."),
+        (
+            lambda r: r.differences("defences.bank", "quality.AUCC"),
+            "The results should have the figure 'quality.AUCC', but do not. The nearest name is 'quality.AUC'.",
+        ),
         (lambda r: r.save("table.xlsx"), "A table should be a file that ends in .parquet, .jsonl, .csv"),
         (lambda r: r.log_to("mlfow", "x"), "log_to should be mlflow or tensorboard, but is 'mlfow'."),
         (lambda _: of({"trial.seed": 0}).measure, "Results should have a figure of quality, such as quality.AUC"),
@@ -369,7 +377,6 @@ def test_a_tracker_that_is_not_installed_names_its_extra(results, tracker, monke
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_tensorboard_reads_every_figure_of_every_trial(results, tmp_path):
-    pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     results.log_to("tensorboard", tmp_path)
@@ -386,7 +393,8 @@ def test_tensorboard_reads_every_figure_of_every_trial(results, tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_mlflow_reads_every_figure_of_every_trial(results, tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
+    import mlflow
+
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     results.log_to("mlflow", tmp_path, "small")
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")

@@ -295,11 +295,19 @@ def folder_for_anybody() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def storage_message(path: Path, reason: str) -> str:
+def storage_message(path: Path, reason: str, act: str = "Choose another path") -> str:
     return (
         f"The journal {path} should be a SQLite file that can be written, but SQLite or the system says: {reason}. "
-        "Free some space or choose another path, then run again; finished trials are kept."
+        f"{act}, then run again; finished trials are kept."
     )
+
+
+def close_to_writers(folder: Path) -> None:
+    folder.chmod(0o555)
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    if os.geteuid() == 0:
+        os.seteuid(NOBODY)  # Root may write anywhere.
 
 
 @pytest.mark.parametrize(
@@ -310,14 +318,54 @@ def test_a_folder_that_cannot_be_written_is_refused(exists: bool, reason: str) -
     with folder_for_anybody() as folder:
         if exists:
             Journal(folder / "journal.sqlite").close()
-        folder.chmod(0o555)
-        for path in folder.iterdir():
-            path.chmod(0o444)
-        if os.geteuid() == 0:
-            os.seteuid(NOBODY)  # Root may write anywhere.
+        close_to_writers(folder)
         with pytest.raises(StorageError) as error:
             Journal(folder / "journal.sqlite")
-    assert str(error.value) == storage_message(folder / "journal.sqlite", reason)
+    act = "Choose a folder that can be written"
+    assert str(error.value) == storage_message(folder / "journal.sqlite", reason, act)
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_journal_that_cannot_be_written_is_read_as_it_was_left(crashed: bool) -> None:
+    with folder_for_anybody() as folder:
+        written = Journal(folder / "journal.sqlite")
+        written.add([TRIAL], function="train")
+        assert written.claim(TRIAL)
+        written.finish(TRIAL, Outcome({"auc": 1.0}))
+        if not crashed:
+            written.close()
+        names = {path.name for path in folder.iterdir()}
+        assert ("journal.sqlite-wal" in names) == crashed
+        close_to_writers(folder)
+        with Journal(folder / "journal.sqlite", read_only=True) as journal:
+            assert journal.table()["auc"].to_pylist() == [1.0]
+        assert {path.name for path in folder.iterdir()} == names
+    written.close()
+
+
+def test_reading_a_journal_makes_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    with Journal(path) as journal:
+        journal.add([TRIAL], function="train")
+    before, other = path.read_bytes(), Trial({"noise": 0.2}, seed=0)
+    with Journal(path, read_only=True) as journal:
+        table = journal.table([TRIAL, other], complete=False)
+        assert table["noise"].to_pylist() == [0.1, 0.2]
+        assert table["trial.state"].to_pylist() == ["queued", "queued"]
+        with pytest.raises(StorageError, match="attempt to write a readonly database"):
+            journal.add([other], function="train")
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [(path.name, before)]
+
+
+def test_a_journal_that_is_not_there_is_not_made_to_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    with pytest.raises(StorageError) as error:
+        Journal(path, read_only=True)
+    assert str(error.value) == (
+        f"The journal {path} should be a SQLite file that can be read, but SQLite or the system says: unable to open "
+        "database file. Check the path and who may read it."
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
@@ -350,7 +398,7 @@ def test_a_disk_that_takes_no_more_ends_the_sweep_and_loses_nothing_that_was_fin
             print(error, end="")
     """
     message, _ = python(script, tmp_path).communicate()
-    assert message == storage_message(tmp_path / "journal.sqlite", "disk I/O error")
+    assert message == storage_message(tmp_path / "journal.sqlite", "disk I/O error", "Free some space")
     with Journal(tmp_path / "journal.sqlite") as journal:
         states = list(journal.states().values())
         assert 0 < states.count("done") < 100

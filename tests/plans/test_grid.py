@@ -180,6 +180,20 @@ def test_impossible_combinations_are_named_by_their_keys(tmp_path):
     read(tmp_path, BASE.replace("epochs = 2", "") + f"[sweep]\n{excluded}" + text).check()
 
 
+@pytest.mark.parametrize("alternatives", ['["none"]', '["none", "max-norm"]'])
+def test_defences_of_a_party_without_a_role_name_the_nearest_and_advise_no_exclusion(tmp_path, alternatives):
+    assert refusal(tmp_path, BASE + f'[sweep.vary]\n"defences.bnk" = {alternatives}\n') == (
+        "[sweep.vary] defences.bnk should name a party with a role, which is bank, shop, but names 'bnk'. The nearest "
+        "name is 'bank'. Correct the key."
+    )
+
+
+def test_a_party_that_has_a_role_in_some_combinations_may_hold_none_in_the_others(tmp_path):
+    text = BASE.replace('"breast-cancer"', '"bank-shop-telco"')
+    text += '[sweep.vary]\n"roles.features" = [["shop"], ["shop", "telco"]]\n"defences.telco" = ["none"]\n'
+    read(tmp_path, text).check()
+
+
 def test_a_set_whose_file_is_missing_is_found_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.delenv("COLONNADE_DATA", raising=False)
     said = refusal(tmp_path, BASE + '[sweep.vary]\n"data.name" = ["breast-cancer", "adult"]\n')

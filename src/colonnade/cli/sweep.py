@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from colonnade.cli.console import console, say, warn
 from colonnade.cli.engine import EngineOption, Jobs
 from colonnade.errors import PlanError
-from colonnade.text import nearest
+from colonnade.text import how_many, nearest
 
 if TYPE_CHECKING:
     from colonnade.experiment.grid import GridSweep
@@ -39,7 +39,11 @@ class _PlanFirst(TyperGroup):
 
 
 sweep = typer.Typer(
-    cls=_PlanFirst, no_args_is_help=True, help="Train, measure and attack for every combination of a grid plan."
+    cls=_PlanFirst,
+    no_args_is_help=True,
+    subcommand_metavar="PLAN | COMMAND PLAN",
+    help="Train, measure and attack for every combination of a grid plan. `colonnade sweep PLAN` is "
+    "`colonnade sweep run PLAN`, and takes the same options.",
 )
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML with a section [sweep].")]
@@ -72,8 +76,9 @@ def run(
         require_tracker(log_to)
     if dry_run:
         opened.plan.check()
-        n, seeds = len(opened.plan.combinations), len(opened.plan.sweep.seeds)
-        say(f"{n} combinations with {seeds} seed{'' if seeds == 1 else 's'} each; all are possible.")
+        n, seeds = len(opened.plan.combinations), how_many(len(opened.plan.sweep.seeds), "seed")
+        possible = f"{seeds} each; all are" if n > 1 else f"{seeds}; it is"
+        say(f"{how_many(n, 'combination')} with {possible} possible.")
     try:
         if probe or not dry_run:
             results = opened.run(chosen.build(), resume=resume, retry=retry, most=1 if probe else None)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,7 @@ CLOSE = 0.005
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
+LabelsTask: TypeAlias = Literal["classification", "regression"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class ColumnSplit:
         columns: Each party's columns.
         label_party: The party that gets the labels.
         by: How the importance of columns is measured.
+        task: What the labels are, which importance depends on.
 
     >>> from colonnade.data.datasets import load
     >>> cut = natural(load("breast-cancer"), by="mutual-information")
@@ -70,6 +72,7 @@ class ColumnSplit:
     columns: Mapping[str, tuple[str, ...]]
     label_party: str
     by: Ranking = "shap"
+    task: LabelsTask = "classification"
 
     @property
     def tables(self) -> dict[str, Table]:
@@ -79,7 +82,7 @@ class ColumnSplit:
     @cached_property
     def importance(self) -> dict[str, float]:
         """Each party's share of all columns' importance."""
-        scores = _weights(self.table, self.by)
+        scores = _weights(self.table, self.by, self.task)
         places = {name: place for place, name in enumerate(self.table.columns)}
         sums = np.array([scores[[places[name] for name in names]].sum() for names in self.columns.values()])
         return dict(zip(self.columns, (sums / sums.sum()).tolist(), strict=True))
@@ -138,6 +141,9 @@ def cut_columns(dataset: Dataset, how: str, *, seed: int = 0, by: Ranking = "sha
 def parse(how: str) -> tuple[str, float | None]:
     """The name of a way to cut columns, and its number where it takes one.
 
+    Raises:
+        PlanError: There is no such way, or its alpha or beta is out of range.
+
     >>> parse("importance=0.5")
     ('importance', 0.5)
     """
@@ -151,15 +157,23 @@ def parse(how: str) -> tuple[str, float | None]:
             "Columns are cut as natural, random, importance=ALPHA or correlation=BETA, such as importance=0.5, but "
             f"{how!r} was given.{nearest(name, _WAYS)} Name one of these."
         )
+    if value is not None:
+        _require_range(name, value)
     return name, value
 
 
 _WAYS = ("natural", "random", "importance", "correlation")
 
 
+def _require_range(name: str, value: float) -> None:
+    parameter, low, high = ("alpha", LEAST_ALPHA, MOST_ALPHA) if name == "importance" else ("beta", 0.0, 1.0)
+    if not low <= value <= high:
+        raise PlanError(f"{parameter} should lie between {low:g} and {high:g}, but is {value:g}. Change it.")
+
+
 def natural(dataset: Dataset, *, by: Ranking = "shap") -> ColumnSplit:
     """The set's own cut."""
-    return ColumnSplit(dataset.joined(), dataset.columns, _label_party(dataset), by)
+    return ColumnSplit(dataset.joined(), dataset.columns, _label_party(dataset), by, _task(dataset))
 
 
 def at_random(dataset: Dataset, *, seed: int = 0, by: Ranking = "shap") -> ColumnSplit:
@@ -179,11 +193,10 @@ def by_importance(dataset: Dataset, *, alpha: float, seed: int = 0, by: Ranking 
         seed: What the shares are drawn from.
         by: How the importance of columns is measured.
     """
-    if not LEAST_ALPHA <= alpha <= MOST_ALPHA:
-        raise PlanError(f"alpha should lie between {LEAST_ALPHA:g} and {MOST_ALPHA:g}, but is {alpha:g}. Change it.")
+    _require_range("importance", alpha)
     table = dataset.joined()
     shares = np.random.default_rng(seed).dirichlet(np.full(_n_parties(dataset, table), alpha))
-    return _split(dataset, table, deal(_weights(table, by), shares), by)
+    return _split(dataset, table, deal(_weights(table, by, _task(dataset)), shares), by)
 
 
 def by_correlation(dataset: Dataset, *, beta: float, seed: int = 0, by: Ranking = "shap") -> ColumnSplit:
@@ -195,8 +208,7 @@ def by_correlation(dataset: Dataset, *, beta: float, seed: int = 0, by: Ranking 
         seed: Which of the splits between least and most.
         by: How the importance of columns is measured.
     """
-    if not 0 <= beta <= 1:
-        raise PlanError(f"beta should lie between 0 and 1, but is {beta:g}. Change it.")
+    _require_range("correlation", beta)
     table = dataset.joined()
     correlations = _correlations(table)
     sizes = np.bincount(_balanced(len(table.columns), _n_parties(dataset, table)))
@@ -271,16 +283,21 @@ def _split(dataset: Dataset, table: Table, owners: IntArray, by: Ranking) -> Col
         party: tuple(name for name, owner in zip(table.columns, owners, strict=True) if owner == place)
         for place, party in enumerate(dataset.tables)
     }
-    return ColumnSplit(table, columns, _label_party(dataset), by)
+    return ColumnSplit(table, columns, _label_party(dataset), by, _task(dataset))
 
 
 def _balanced(n_columns: int, n_parties: int) -> IntArray:
     return np.arange(n_columns) % n_parties
 
 
-def _weights(table: Table, by: Ranking) -> FloatArray:
+def _task(dataset: Dataset) -> LabelsTask:
+    """Whether labels are classes: counts are whole numbers as well, but no classes."""
+    return "classification" if dataset.task in ("binary", "classes") else "regression"
+
+
+def _weights(table: Table, by: Ranking, task: LabelsTask) -> FloatArray:
     """How important each column is for the labels; never 0."""
-    scores = np.maximum(np.array(list(column_scores(table, by=by).values())), 0.0)
+    scores = np.maximum(np.array(list(column_scores(table, by=by, task=task).values())), 0.0)
     return np.maximum(scores, LEAST_WEIGHT * scores.mean()) if scores.any() else np.ones(len(scores))
 
 

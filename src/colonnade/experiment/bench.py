@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
+from math import ceil
 from typing import Any, Literal
 
 import numpy as np
 
+from colonnade.attacks.labels.strongest import Strongest
 from colonnade.catalogue import DEFENCES, MODELS, attacks_of_audit
 from colonnade.data.datasets import FOLDER_VARIABLE, DatasetInfo, Task, available, load
 from colonnade.data.partition import train_test_split
@@ -36,7 +39,7 @@ from colonnade.runtime.hooks import holders_of
 from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
-from colonnade.text import nearest
+from colonnade.text import how_many, nearest
 
 NONE = "none"
 SETS = (
@@ -47,7 +50,10 @@ ON_GPU = frozenset({"cifar10"})
 SPLITS = ("natural", "random", "importance=0.1", "importance=10", "correlation=0", "correlation=1")
 MOST_COLUMNS = 200
 """Sets with more columns are cut only naturally."""
-TEST = 0.3
+TEST, HELD_OUT = 0.3, 0.2
+"""The share of a set's rows that figures are of, and the share of the others by which networks stop early."""
+TOLD = Strongest.needs.known_labels
+"""How many labels of each class are told where attacks are joined."""
 LEADING: Mapping[Task, str] = {
     "binary": "AUC",
     "classes": "accuracy",
@@ -64,21 +70,26 @@ class Scale:
 
     Attributes:
         rows: How many rows of a set are drawn at most, held-out ones included.
+        rows_per_class: How many rows of the rarest class there should be to train on: more rows than `rows` are drawn
+            of a set that has fewer, because attacks are joined only where labels of every class can be told.
         seeds: How many times each cell is measured; each seed draws other rows.
         nulls: How many runs with a shuffled secret each attack is compared with.
-        epochs: How long networks are trained, at most; regressions take as many steps, and boosted trees a third. None
-            leaves every model at its default.
+        epochs: How many epochs networks are trained for; None leaves it to them, which also stop early.
+        rounds: How long encrypted models are trained, at most: a regression for so many epochs, boosted trees for a
+            third as many rounds. None leaves them at their defaults.
         thorough: Whether to make every attack of the catalogue in several forms.
     """
 
     rows: int = 3_000
+    rows_per_class: int = 4 * TOLD
     seeds: int = 3
     nulls: int = 5
     epochs: int | None = None
+    rounds: int | None = None
     thorough: bool = False
 
 
-QUICK = Scale(rows=400, seeds=1, nulls=2, epochs=10)
+QUICK = Scale(rows=400, rows_per_class=2 * TOLD, seeds=1, nulls=2, epochs=10, rounds=10)
 
 
 @dataclass(frozen=True)
@@ -125,7 +136,7 @@ def cells(
     """Every cell of a grid: models that suit the labels, each without a defence; with defences on the first split.
 
     Raises:
-        PlanError: A name is not known.
+        PlanError: A name is not known, or no model suits any of the sets.
     """
     for name in sets:
         _info(name)
@@ -137,7 +148,7 @@ def cells(
         if name != NONE:
             DEFENCES.require(name)
     held = dict.fromkeys((NONE, *defences))
-    return [
+    grid = [
         Cell(name, how, model, defence)
         for name in sets
         for how in splits
@@ -145,16 +156,43 @@ def cells(
         if suits(MODELS[model], _info(name).task)
         for defence in (held if how == splits[0] else (NONE,))
     ]
+    if not grid:
+        raise PlanError(
+            f"A benchmark should have a model that predicts the labels of a set, but of the models {', '.join(models)} "
+            f"none predicts the labels of {', '.join(sets)}. Choose another model or set."
+        )
+    return grid
 
 
 def trials(grid: Sequence[Cell], scale: Scale) -> list[Trial]:
     """What is run for a grid: each cut and each cell that can be, with each seed; what takes longest comes first."""
-    how = {name: value for name, value in asdict(scale).items() if name != "seeds"}
+    how = {name: value for name, value in asdict(scale).items() if name not in ("seeds", "rows_per_class")}
     cuts = dict.fromkeys((cell.set, cell.split) for cell in grid)
     wanted: list[dict[str, Any]] = [asdict(cell) for cell in grid if cell.why_not() is None]
     wanted += [{"set": name, "split": split} for name, split in cuts if why_no_set(name, split) is None]
     wanted.sort(key=_cost, reverse=True)
-    return [Trial({**each, **how}, seed) for seed in range(scale.seeds) for each in wanted]
+    drawn = {name: drawn_rows(name, scale) for name in dict.fromkeys(each["set"] for each in wanted)}
+    return [Trial({**each, **how, "drawn": drawn[each["set"]]}, seed) for seed in range(scale.seeds) for each in wanted]
+
+
+def drawn_rows(name: str, scale: Scale) -> int:
+    """How many rows of a set are drawn: as many as a scale says, more where classes are rare, and never more than all.
+
+    >>> drawn_rows("digits", Scale(rows=300)), drawn_rows("digits", Scale(rows=300, rows_per_class=0))
+    (886, 300)
+    """
+    info, rows = _info(name), scale.rows
+    if scale.rows_per_class and info.task in ("binary", "classes"):
+        rows = max(rows, ceil(scale.rows_per_class / ((1 - TEST) * (1 - HELD_OUT) * _rarest(name))))
+    return min(rows, info.rows)
+
+
+@cache
+def _rarest(name: str) -> float:
+    """The share of a set's rows that all parties hold and that are of the rarest class."""
+    dataset = load(name)
+    labels = dataset.split()[str(dataset.label_party)].labels
+    return float(np.unique(np.asarray(labels), return_counts=True)[1].min() / _info(name).rows)
 
 
 def _cost(wanted: Mapping[str, Any]) -> int:
@@ -167,13 +205,13 @@ def _cost(wanted: Mapping[str, Any]) -> int:
 def measure(trial: Trial) -> dict[str, Any]:
     """The figures of a trial: of a cell, or of a cut where the configuration names no model."""
     how = trial.configuration
-    name, rows = str(how["set"]), min(int(how["rows"]), _info(str(how["set"])).rows)
-    cut = cut_columns(load(name, rows=rows, seed=trial.seed), str(how["split"]), seed=trial.seed)
+    name = str(how["set"])
+    cut = cut_columns(load(name, rows=int(how["drawn"]), seed=trial.seed), str(how["split"]), seed=trial.seed)
     if "model" not in how:
         return _measured_cut(cut, _info(name).task, trial.seed)
     train, test = train_test_split(cut.tables, test=TEST, seed=trial.seed)
     features = tuple(party for party in train if party != cut.label_party)
-    model = _built(str(how["model"]), features, how["epochs"])
+    model = _built(str(how["model"]), features, how["epochs"], how["rounds"])
     server = "server" if "server" in model.hooks else None
     roles = Roles(features, label=cut.label_party, server=server)
     held = [] if how["defence"] == NONE else [DEFENCES[str(how["defence"])]()]
@@ -253,19 +291,45 @@ def _holders(held: Sequence[Defence], model: Estimator, roles: Roles) -> tuple[s
     return {"feature": roles.features, "label": (str(roles.label),), "server": (str(roles.server),)}[role]
 
 
-def _built(name: str, features: Sequence[str], epochs: int | None) -> Estimator:
+def is_network(name: str) -> bool:
+    """Whether a model is made of networks."""
+    return "n_iter_no_change" in MODELS[name]().get_params()
+
+
+def how_trained(name: str, epochs: int | None, rounds: int | None) -> tuple[str, str] | None:
+    """The kind of a model and how long it is trained, in words; None of a model that is not trained step by step.
+
+    >>> how_trained("logistic-regression", None, 30), how_trained("split-classifier", None, 30)[1]
+    (('regressions', 'for at most 30 epochs'), 'as long as they are by default, stopping early')
+    """
+    parameters, default = MODELS[name]().get_params(), "as long as they are by default"
+    if "n_iter_no_change" in parameters:
+        by_default = f"{default}, stopping early"
+        return "networks", f"for {how_many(epochs, 'epoch')}, never stopping early" if epochs else by_default
+    if "n_estimators" in parameters:
+        return "boosted trees", f"for at most {how_many(_trees(rounds), 'round')}" if rounds else default
+    if "max_iter" in parameters:
+        return "regressions", f"for at most {how_many(rounds, 'epoch')}" if rounds else default
+    return None
+
+
+def _trees(rounds: int) -> int:
+    """For how many rounds boosted trees are trained where regressions are trained for so many epochs."""
+    return max(rounds // 3, 1)
+
+
+def _built(name: str, features: Sequence[str], epochs: int | None, rounds: int | None) -> Estimator:
     """A model at its default settings but for how long it trains and what it lets through to be measured."""
     model = MODELS[name]
     parameters, settings = model().get_params(), dict[str, Any]()
     if "n_estimators" in parameters:
         settings = {"leak_budget": None, "keep_record": True}
-    if epochs is not None:
-        if "n_iter_no_change" in parameters:
-            settings |= {"epochs": epochs, "n_iter_no_change": None}
-        elif "n_estimators" in parameters:
-            settings["n_estimators"] = max(epochs // 3, 1)
-        elif "max_iter" in parameters:
-            settings["max_iter"] = epochs
+    if epochs is not None and is_network(name):
+        settings |= {"epochs": epochs, "n_iter_no_change": None}
+    if rounds is not None and "n_estimators" in parameters:
+        settings["n_estimators"] = _trees(rounds)
+    if rounds is not None and "max_iter" in parameters:
+        settings["max_iter"] = rounds
     if name.startswith("one-shot"):
         settings["leak_budget"] = dict.fromkeys(features, 1.0)
     return model(**settings)

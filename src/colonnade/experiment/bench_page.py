@@ -1,22 +1,28 @@
 """The benchmark's page, and the README's table.
 
-A cell of a table has figures or a word that a note explains, and is never empty.
+A cell of a table has figures or a word that a note explains, and is never empty. Figures that are not what a table's
+others are bear a mark, which the text beside the table explains.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any, TypeAlias
 
 from colonnade.data.datasets import Task, available
 from colonnade.errors import StorageError
-from colonnade.experiment.bench import LEADING, NONE, SETS, SPLITS, Cell, cells, why_no_split
+from colonnade.experiment.bench import LEADING, NONE, SETS, SPLITS, Cell, cells, how_trained, is_network, why_no_split
+from colonnade.experiment.compare import JOINED
 from colonnade.experiment.measurement import INAPPLICABLE, NOT_MADE
+from colonnade.text import how_many
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 NO_ATTACK = "no attack applies"
-_EXCESSES = "the excess of attacks on labels / on columns, in points."
+UNJOINED = "\\*"
+"""What marks a figure of the best single attack among figures of all attacks joined."""
+_EXCESSES = "the excess of attacks on labels / on columns, in points"
 _SECRETS = {"labels": "labels", "features": "columns", "membership": "membership"}
 
 Row: TypeAlias = Mapping[str, Any]
@@ -24,6 +30,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 def page(rows: Sequence[Row], attacks: Sequence[Row]) -> str:
     """The results for a reader."""
+    rows = _marked(rows, attacks)
     lines = [
         "# The standing benchmark",
         "",
@@ -32,7 +39,7 @@ def page(rows: Sequence[Row], attacks: Sequence[Row]) -> str:
         "[How to read the tables](../bench.md) is told apart. `bench.csv` has every trial, `bench_attacks.parquet` "
         "every attack in every trial.",
         "",
-        *_made(rows),
+        " ".join([*_made(rows), *_trained(rows)]),
         *_absent(rows),
     ]
     for name in dict.fromkeys(row["set"] for row in rows):
@@ -40,9 +47,9 @@ def page(rows: Sequence[Row], attacks: Sequence[Row]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def readme_block(rows: Sequence[Row]) -> str:
+def readme_block(rows: Sequence[Row], attacks: Sequence[Row]) -> str:
     """The README's table: each model without a defence on each set of classes, between the marks."""
-    rows = [row for row in rows if _task(row["set"]) in ("binary", "classes")]
+    rows = [row for row in _marked(rows, attacks) if _task(row["set"]) in ("binary", "classes")]
     natural = [row for row in rows if row["split"] == _first_split(rows) and row.get("defence") in (None, NONE)]
     sets = [
         name
@@ -69,8 +76,17 @@ def readme_block(rows: Sequence[Row]) -> str:
     left = {row["set"]: row["why"] for row in rows if row["set"] not in sets and row.get("why")}
     lines += [
         "",
-        "After each figure of quality: by how many points of a hundred attacks on labels exceed what the attacker "
-        f"reaches alone; attacks are joined where several apply. {_made(rows)[0]}",
+        " ".join(
+            [
+                "After each figure of quality: by how many points of a hundred attacks on labels exceed what the "
+                "attacker reaches alone. Where a party makes several attacks, all of them are joined.",
+                *_unjoined(natural, attacks),
+                f"Here {_seeds(natural)}.",
+                *_trained(natural),
+                *_no_better(natural),
+                *_made(rows),
+            ]
+        ),
         *(f"Not measured: {name} ({why})." for name, why in left.items()),
         *([f"Not run: {_listed(skipped)}."] if skipped else []),
         END,
@@ -90,6 +106,71 @@ def with_block(text: str, block: str) -> str:
     return before + block + after
 
 
+def _marked(rows: Sequence[Row], attacks: Sequence[Row]) -> list[Row]:
+    """The lines, with a word of whether the headline about labels is the best of several attacks that nobody joined."""
+    several = Counter(
+        _trial(row)
+        for row in attacks
+        if row.get("score") is not None and row["about"] == "labels" and row["attack"] != JOINED
+    )
+    return [
+        {**row, "unjoined": row.get("leak.labels.by") not in (None, JOINED) and several[_trial(row)] > 1}
+        for row in rows
+    ]
+
+
+def _trial(row: Row) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in ("set", "split", "model", "defence", "seed"))
+
+
+def _unjoined(rows: Sequence[Row], attacks: Sequence[Row]) -> Iterator[str]:
+    """What the marks of some lines mean, if there are any, and why attacks were not joined as far as that was noted."""
+    marked = {_trial(row) for row in rows if row["unjoined"]}
+    if marked:
+        noted = [row for row in attacks if row["attack"] == JOINED and _trial(row) in marked and row.get("reason")]
+        why = "; ".join(dict.fromkeys(row["reason"].partition(": ")[2] for row in noted))
+        yield (
+            f"{UNJOINED} Not joined{f' ({why})' if why else ''}: the single attack that finds most, picked by the "
+            "truth, so the figure is too high by luck."
+        )
+
+
+def _seeds(rows: Sequence[Row]) -> str:
+    """How many seeds figures are means of, in a clause."""
+    seeds: dict[tuple[Any, ...], set[int]] = {}
+    for row in rows:
+        if _is_measured(row):
+            seeds.setdefault(_trial(row)[:-1], set()).add(row["seed"])
+    counts = sorted({len(each) for each in seeds.values()}) or [0]
+    if counts[-1] <= 1:
+        return "every figure is of one seed, so no spread is known"
+    fewest = "" if counts[0] == counts[-1] else "one to " if counts[0] == 1 else f"{counts[0]} to "
+    return f"figures are means over {fewest}{counts[-1]} seeds, ± their standard deviation where there are several"
+
+
+def _trained(rows: Sequence[Row]) -> Iterator[str]:
+    """How long models were trained, in a sentence."""
+    ran = dict.fromkeys((row["model"], row.get("epochs"), row.get("rounds")) for row in rows if row.get("date"))
+    told: dict[str, dict[str, None]] = {}
+    for model, epochs, rounds in ran:
+        if model and (trained := how_trained(model, epochs, rounds)):
+            told.setdefault(trained[0], {})[trained[1]] = None
+    if told:
+        (first, lengths), *others = ((kind, " or ".join(lengths)) for kind, lengths in told.items())
+        clauses = [f"{first.capitalize()} were trained {lengths}", *(" ".join(other) for other in others)]
+        yield f"{'; '.join(clauses)}."
+
+
+def _no_better(rows: Sequence[Row]) -> Iterator[str]:
+    """In how many trials networks do no better than a constant guess, if in any."""
+    told = [row for row in rows if row.get("quality.commonest") is not None and is_network(row["model"])]
+    if low := sum(row["quality.accuracy"] <= row["quality.commonest"] for row in told):
+        yield (
+            f"In {low:,} of {len(told):,} trials of networks the model is right no more often than a guess at the "
+            "commonest class."
+        )
+
+
 def _made(rows: Sequence[Row]) -> list[str]:
     """By what, when and how the figures were made, in sentences."""
     ran = [row for row in rows if row.get("date")]
@@ -97,15 +178,17 @@ def _made(rows: Sequence[Row]) -> list[str]:
         return ["Nothing was measured."]
     dates, machines = (sorted({row[key] for row in ran}) for key in ("date", "hardware"))
     versions = sorted({row["code_version"] for row in ran})
-    seeds, most = len({row["seed"] for row in ran}), max(row["rows"] for row in ran)
-    nulls, epochs = sorted({row["nulls"] for row in ran}), sorted({row["epochs"] for row in ran if row.get("epochs")})
-    length = f"at most {_listed(epochs)} epochs" if epochs else "models as long as they train by default"
+    seeds = len({row["seed"] for row in ran})
+    most, nulls = (sorted({row[key] for row in ran}) for key in ("rows", "nulls"))
+    more = {row["set"]: row["drawn"] for row in ran if (row.get("drawn") or 0) > row["rows"]}
+    rarest = ", so that the rarest class has enough to train on for attacks to be joined"
+    drawn = f" ({_listed(f'{n:,} of {name}' for name, n in more.items())}{rarest})" if more else ""
     thorough = any(row["thorough"] for row in ran)
     minutes = sum(row["seconds"] for row in ran) / 60
     return [
         f"Made by `colonnade bench` on {_listed(dates)} with {'; '.join(machines)}; version {', '.join(versions)}: "
-        f"at most {most:,} rows of a set, {seeds} seed{'s' * (seeds != 1)}, "
-        f"{_listed(nulls)} null runs of each attack, {length}, "
+        f"at most {_listed(f'{n:,}' for n in most)} rows of a set{drawn}, {how_many(seeds, 'seed')}, "
+        f"{_listed(nulls)} null run{'' if nulls == [1] else 's'} of each attack with each seed, "
         f"{'all attacks in several forms' if thorough else 'the attacks of an ordinary audit'}, "
         f"{len(ran):,} trials in {minutes:,.0f} minutes of one core."
     ]
@@ -146,9 +229,9 @@ def _set(rows: Sequence[Row], attacks: Sequence[Row]) -> Iterator[str]:
         yield f"Not measured: {missing[0]}."
         return
     here = [row for row in rows if row["split"] == first]
-    yield from _setting(here)
     models = [row for row in here if row.get("model")]
     names = list(dict.fromkeys(row["model"] for row in models))
+    yield from _setting(rows, first, attacks)
     yield from _undefended([row for row in models if row["defence"] == NONE], names)
     made = [row for row in attacks if row["split"] == first and row["defence"] == NONE]
     yield from _by_attack(made, [name for name in names if any(row["model"] == name for row in made)])
@@ -159,15 +242,21 @@ def _set(rows: Sequence[Row], attacks: Sequence[Row]) -> Iterator[str]:
         yield from _splits(rows)
 
 
-def _setting(rows: Sequence[Row]) -> Iterator[str]:
-    cut, name = [row for row in rows if not row.get("model")], rows[0]["set"]
+def _setting(rows: Sequence[Row], first: str, attacks: Sequence[Row]) -> Iterator[str]:
+    """What holds for all tables of a set, and what is reached on its first split without a joint model."""
+    cut, name = [row for row in rows if not row.get("model") and row["split"] == first], rows[0]["set"]
     measured = [row for row in rows if row.get("quality.rows") is not None]
     if measured:
         constant = [row["quality.commonest"] for row in measured if row.get("quality.commonest") is not None]
         trained = max(int(row["trained_rows"]) for row in measured)
-        yield (
-            f"{trained:,} rows to train on, {int(max(row['quality.rows'] for row in measured)):,} held out."
-            + (f" A constant guess is right in {mean(constant):.3f} of them." if constant else "")
+        yield " ".join(
+            [
+                f"{trained:,} rows to train on, {int(max(row['quality.rows'] for row in measured)):,} held out;",
+                f"{_seeds(rows)}.",
+                *([f"A constant guess is right in {mean(constant):.3f} of the held-out rows."] if constant else []),
+                *_no_better(measured),
+                *_unjoined(rows, attacks),
+            ]
         )
         yield ""
     failed = [row["why"] for row in cut if row.get("why")]
@@ -215,17 +304,17 @@ def _leak(rows: Sequence[Row], secret: str) -> list[str]:
 
 
 def _by_attack(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
-    """Each attack that applies to a model, without a defence."""
-    scored = sorted({row["attack"] for row in rows if row.get("score") is not None})
-    if not scored:
+    """Each attack that applies to a model, without a defence; and the joint one, made or not."""
+    told = sorted({row["attack"] for row in rows if row.get("score") is not None or row["attack"] == JOINED})
+    if not told:
         return
     yield "Each attack without a defence: score / null / alone; n/a where an attack does not apply to a model."
     yield ""
     yield f"| attack | about | {' | '.join(names)} |"
     yield "|" + "---|" * (2 + len(names))
-    for attack in scored:
+    for attack in told:
         mine = [row for row in rows if row["attack"] == attack]
-        about = next(_SECRETS.get(row["about"], row["about"]) for row in mine if row.get("score") is not None)
+        about = _SECRETS.get(mine[0]["about"], mine[0]["about"])
         cells = [_controlled([row for row in mine if row["model"] == name]) for name in names]
         yield f"| {attack} | {about} | {' | '.join(cells)} |"
     yield ""
@@ -247,7 +336,7 @@ def _defended(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
     shown = [n for n in names if any(map(_is_measured, (r for d in defences[1:] for r in by_cell.get((n, d), ()))))]
     notes: dict[str, str] = {}
     if shown:
-        yield f"With a defence: {_leading(rows[0]['set'])}, then {_EXCESSES}"
+        yield f"With a defence: {_leading(rows[0]['set'])}, then {_EXCESSES}."
         yield ""
         yield "| defence | " + " | ".join(shown) + " |"
         yield "|" + "---|" * (1 + len(shown))
@@ -277,7 +366,7 @@ def _splits(rows: Sequence[Row]) -> Iterator[str]:
     rows = [row for row in rows if row.get("defence") in (None, NONE)]
     leading = _leading(rows[0]["set"])
     names = list(dict.fromkeys(row["model"] for row in rows if row.get("model")))
-    yield f"By how columns are split: {leading}, then {_EXCESSES}"
+    yield f"By how columns are split: {leading}, then {_EXCESSES}."
     yield ""
     heads = ["split", "columns", "importance", "alpha", "Icor", "beta", "alone", "in one place", *names]
     yield f"| {' | '.join(heads)} |"
@@ -292,7 +381,7 @@ def _splits(rows: Sequence[Row]) -> Iterator[str]:
             cells += [_figure(cut, f"{key}.{leading}") for key in ("alone", "central")]
         for name in names:
             mine = [row for row in here if row.get("model") == name]
-            cells.append(_short(mine, ("labels", "features")) or _reason(mine))
+            cells.append("-" if why else _short(mine, ("labels", "features")) or _reason(mine))
         yield f"| {split} | {' | '.join(cells)} |"
     yield ""
 
@@ -316,8 +405,12 @@ def _short(rows: Sequence[Row], secrets: Iterable[str]) -> str:
 
 
 def _points(rows: Sequence[Row], secret: str) -> str:
-    values = [row[f"leak.{secret}.excess"] for row in rows if row.get(f"leak.{secret}.excess") is not None]
-    return f"{100 * mean(values):+.0f}" if values else "no attack"
+    """The mean excess in points with its spread over seeds, marked where attacks on labels were not joined."""
+    values = [100 * row[f"leak.{secret}.excess"] for row in rows if row.get(f"leak.{secret}.excess") is not None]
+    if not values:
+        return "no attack"
+    mark = UNJOINED if secret == "labels" and any(row["unjoined"] for row in rows) else ""
+    return f"{mean(values):+.0f}" + (f" ± {stdev(values):.0f}" if len(values) > 1 else "") + mark
 
 
 def _figure(rows: Sequence[Row], key: str) -> str:
@@ -356,6 +449,6 @@ def _letter(place: int) -> str:
     return chr(ord("a") + place)
 
 
-def _listed(values: Sequence[Any]) -> str:
+def _listed(values: Iterable[Any]) -> str:
     *most, last = map(str, values)
     return f"{', '.join(most)} and {last}" if most else last

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
@@ -21,7 +21,7 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
 from colonnade.errors import StorageError
-from colonnade.experiment.bench import SETS, SPLITS, Cell, why_no_set
+from colonnade.experiment.bench import NONE, SETS, SPLITS, Cell, why_no_set
 from colonnade.experiment.bench_page import page
 from colonnade.storage import explained, write_atomically
 
@@ -45,9 +45,14 @@ def write_results(out: Path, grid: Sequence[Cell], table: pa.Table) -> Rows:
         buffer = BytesIO()
         write(pa.Table.from_pylist([{name: line.get(name) for name in names} for line in lines]), buffer)
         write_atomically(path, buffer.getvalue())
+    return write_page(out)[0]
+
+
+def write_page(out: Path) -> tuple[Rows, Rows]:
+    """Write a folder's page from its two files of figures, and return their lines."""
     rows, attacks = read_results(out)
     write_atomically(out / PAGE, page(rows, attacks).encode())
-    return rows
+    return rows, attacks
 
 
 def _beside(earlier: tuple[Rows, Rows], new: tuple[Rows, Rows]) -> tuple[Rows, Rows]:
@@ -55,12 +60,18 @@ def _beside(earlier: tuple[Rows, Rows], new: tuple[Rows, Rows]) -> tuple[Rows, R
     had = {_cell(row) for row in earlier[0] if row.get("why") != STOPPED}
     stopped = {_cell(row) for row in new[0] if row.get("why") == STOPPED}
     replaced = {_cell(row) for row in new[0]} - (had & stopped)
-    first = (earlier[0] or new[0])[0]["split"]
-    sets, splits = [*SETS], [first, *(each for each in SPLITS if each != first)]
+    lines = [*earlier[0], *new[0]]
+    known: dict[str, Iterable[Any]] = {
+        "set": SETS,
+        "split": (lines[0]["split"], *SPLITS),
+        "model": (None, *(line.get("model") for line in lines)),
+        "defence": (None, NONE, *(line.get("defence") for line in lines)),
+    }
+    order = {kind: list(dict.fromkeys(names)) for kind, names in known.items()}
 
     def place(line: Mapping[str, Any]) -> tuple[int, ...]:
-        known = (sets, line["set"]), (splits, line["split"])
-        return tuple(names.index(name) if name in names else len(names) for names, name in known)
+        at = ((names, line.get(kind)) for kind, names in order.items())
+        return tuple(names.index(name) if name in names else len(names) for names, name in at)
 
     def joined(old: Rows, added: Rows) -> Rows:
         kept = [line for line in old if _cell(line) not in replaced]

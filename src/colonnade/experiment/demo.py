@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colonnade._version import __version__
-from colonnade.experiment.quality import quality
 from colonnade.experiment.run_folder import RunFolder
+from colonnade.models.base import Prediction
 from colonnade.plans.align import PlannedAlign
 from colonnade.plans.plan import Plan, Tables
 from colonnade.plans.sections import PlannedAudit, PlannedData, PlannedDefence, PlannedModel
@@ -85,11 +86,15 @@ def _align(console: Console, folder: RunFolder) -> Tables:
 
 def _train(console: Console, folder: RunFolder, tables: Tables) -> None:
     _ask(console, "Does the bank foresee defaults better with the others than alone?")
-    alone = _bank_alone(folder.plan, tables)
-    folder.simulate(progress=None, tables=tables)
+    folder.simulate(progress=None, tables=tables, alone=partial(_bank_alone, folder.plan))
+    found = folder.quality()
+    assert found is not None, "a simulation measures its model"
+    accuracy, auc = found.figures["accuracy"], found.figures["AUC"]
+    assert accuracy.alone is not None
+    assert auc.alone is not None
     rows = (
-        (who, f"{figures['accuracy']:.1%}", f"{figures['AUC']:.3f}")
-        for who, figures in {"the bank alone": alone, "bank, shop and telco": folder.metrics()}.items()
+        ("the bank alone", f"{accuracy.alone:.1%}", f"{auc.alone:.3f}"),
+        ("bank, shop and telco", f"{accuracy.together:.1%}", f"{auc.together:.3f}"),
     )
     _show(console, ("", "accuracy", "AUC"), rows)
     _say(
@@ -99,14 +104,14 @@ def _train(console: Console, folder: RunFolder, tables: Tables) -> None:
     )
 
 
-def _bank_alone(plan: Plan, tables: Tables) -> dict[str, float]:
-    """The quality of the same network on the bank's columns only: the bank plays both parties."""
+def _bank_alone(plan: Plan, train: Table, rows: Table, task: str) -> tuple[Prediction, str]:
+    """What the same network predicts on the bank's columns only: the bank plays both parties."""
     alone = replace(plan, roles=Roles(label="bank", features=("bank alone",)))
 
-    def cut(parts: Mapping[str, Table]) -> dict[str, Table]:
-        return {"bank": parts["bank"].select([]), "bank alone": parts["bank"].without_labels()}
+    def cut(table: Table) -> dict[str, Table]:
+        return {"bank": table.select([]), "bank alone": table.without_labels()}
 
-    return quality(alone.simulation(cut(tables.train)).run(), cut(tables.test))
+    return alone.simulation(cut(train)).run().predict(cut(rows)), "the same network"
 
 
 def _attack(console: Console, folder: RunFolder, executor: Executor) -> PrivacyReport:
@@ -152,17 +157,20 @@ def _attack_columns(console: Console, report: PrivacyReport) -> None:
 
 
 def _defend(console: Console, bare: RunFolder, before: PrivacyReport, noisy: RunFolder, executor: Executor) -> None:
+    from colonnade.auditing.contents import worst_first
+
     _ask(console, f"And if the bank adds noise to its gradients, {NOISE:g} times as large as they are?")
-    noisy.simulate(progress=None)
+    noisy.simulate(progress=None, alone=partial(_bank_alone, bare.plan))
     after = noisy.audit(executor=executor)
     rows = [("the model", "AUC", *(f"{folder.metrics()['AUC']:.3f}" for folder in (bare, noisy)))]
-    worst = {finding.attacker: finding for finding in sorted(_on_labels(before), key=lambda found: found.plain.excess)}
-    for attacker, found in worst.items():
+    attackers = dict.fromkeys(finding.attacker for finding in _on_labels(before))
+    for attacker in attackers:
+        found = worst_first(each for each in _on_labels(before) if each.attacker == attacker)[0]
         same = (each for each in _on_labels(after) if (each.attack, each.attacker) == (found.attack, attacker))
         scores = (f"{each.plain.score.value:.3f}" for each in (found, *same))
         rows.append((f"{found.attack} by {attacker}", found.measure, *scores))
     _show(console, ("", "measure", "no defence", "noise"), rows)
-    _say(console, "Of each attacker, this is the attack that found most beyond what it reaches at home.")
+    _say(console, "Of each attacker, this is the worst finding.")
     tried = _on_labels(after)
     leaks = sum(finding.verdict.startswith("leaks") for finding in tried)
     _say(console, f"That is the trade. Of {len(tried)} attacks on the noisy run, {leaks} still find something.")

@@ -12,7 +12,7 @@ from statistics import mean
 from colonnade.errors import PlanError
 from colonnade.experiment.measurement import measure_trial
 from colonnade.experiment.results import Results
-from colonnade.experiment.sweep import Journal, Trial, function_name, sweep
+from colonnade.experiment.sweep import Journal, Trial, log_of, sweep
 from colonnade.plans.grid import GridPlan
 from colonnade.runtime.executor import Executor
 from colonnade.text import data_size, duration, how_many
@@ -55,18 +55,20 @@ class SweepStatus:
     def told(self, jobs: int | None) -> str:
         """The status in sentences, if this many trials run at once; None where nobody knows."""
         counts = f"{self.done} finished, {self.failed} failed, {self.running} running"
-        lines = [f"{self.trials} trials: {counts}, {self.left - self.running} not begun."]
+        lines = [f"{how_many(self.trials, 'trial')}: {counts}, {self.left - self.running} not begun."]
         if self.others:
-            lines.append(f"The journal has {self.others} trials more, of another plan or another version of the code.")
+            more = how_many(self.others, "trial")
+            lines.append(f"The journal has {more} more, of another plan or another version of the code.")
         if self.left and (self.seconds is None or self.bytes is None):
-            lines.append("Time and disk: unknown, for no trial has finished. --probe runs one and keeps its result.")
+            lines.append("Time and disk: unknown until a trial has finished. --probe runs one, and keeps its result.")
         elif self.left:
             assert self.seconds is not None
             assert self.bytes is not None
             time = duration(self.seconds * -(-self.left // (jobs or 1)))
             how = "one after the other" if jobs is None else f"{jobs} at once"
             told = how_many(self.done, "finished trial") + (" tells" if self.done == 1 else " tell")
-            lines.append(f"Time: about {time} for the {self.left} that are left, {how}, as {told}.")
+            left = f"{self.left} that {'is' if self.left == 1 else 'are'} left"
+            lines.append(f"Time: about {time} for the {left}, {how}, as {told}.")
             needed = round(self.bytes * self.left)
             short = "" if needed < self.free else " That is too little: free some space first."
             lines.append(
@@ -135,7 +137,7 @@ class GridSweep:
         free = shutil.disk_usage(folder).free
         if not self.path.exists():
             return SweepStatus(len(self.trials), 0, 0, 0, 0, None, None, free)
-        with Journal(self.path) as journal:
+        with Journal(self.path, read_only=True) as journal:
             table = journal.table().select(["trial.key", "trial.state", "trial.seconds"]).to_pylist()
         keys = {trial.key for trial in self.trials}
         mine = [row for row in table if row["trial.key"] in keys]
@@ -153,7 +155,7 @@ class GridSweep:
         )
 
     def results(self) -> Results:
-        """What the journal has of this plan's trials, finished or not.
+        """What the journal has of this plan's trials, finished or not; changes nothing.
 
         Raises:
             PlanError: The plan was not swept over yet.
@@ -163,12 +165,9 @@ class GridSweep:
                 f"{self.path} should have trials of this plan, but there is no such file. Run colonnade sweep "
                 "first, or name its folder with --out."
             )
-        with Journal(self.path) as journal:
-            journal.add(self.trials, function=function_name(measure_trial))
-            return Results(journal.table(self.trials), tuple(self.plan.sweep.vary))
+        with Journal(self.path, read_only=True) as journal:
+            return Results(journal.table(self.trials, complete=False), tuple(self.plan.sweep.vary))
 
 
 def _size(path: Path) -> int:
-    """The bytes of a journal, with what SQLite has not moved into its file yet."""
-    parts = (path, path.with_name(f"{path.name}-wal"))
-    return sum(part.stat().st_size for part in parts if part.exists())
+    return sum(part.stat().st_size for part in (path, log_of(path)) if part.exists())

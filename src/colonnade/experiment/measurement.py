@@ -6,8 +6,8 @@
     learning.PARTY.loss, ...    what a party noted in each epoch
     refused                     why the parties did not train; then there is nothing else
 
-Every attack that was asked for has a `verdict`, so that no cell of a table is empty without a word. The same plan and
-seed give the same figures: times stand in the journal.
+Every attack that was asked for has a `verdict`, and so has the joint one where an audit tried to join several, so that
+no cell of a table is empty without a word. The same plan and seed give the same figures: times stand in the journal.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from statistics import mean
 from typing import Any
 
 from colonnade.attacks.base import AnyAttack
+from colonnade.attacks.labels.strongest import Strongest
 from colonnade.auditing import audit
 from colonnade.auditing.attempt import name_of
 from colonnade.auditing.contents import Finding
@@ -100,10 +101,12 @@ def attack_figures(report: PrivacyReport, attacks: Sequence[AnyAttack] = ()) -> 
     for finding in report.attacks:
         if finding.attack not in found or found[finding.attack]["score"] < finding.tests[-1].score.value:
             found[finding.attack] = _figures(finding)
-    for attack in attacks:
+    joined = Strongest()
+    for attack in (*attacks, joined):
         name = name_of(attack)
-        if name not in found:
-            lines = [line for line in report.untested if line.startswith((f"{name} by ", f"{name}:"))]
+        lines = [line for line in report.untested if line.startswith((f"{name} by ", f"{name}:"))]
+        # An audit joins attacks by itself, where a party makes several.
+        if name not in found and (lines or attack is not joined):
             verdict = INAPPLICABLE if set(lines) <= set(report.inapplicable) else NOT_MADE
             found[name] = {"verdict": verdict, "about": attack.about.value, "reason": "; ".join(lines)}
     return found

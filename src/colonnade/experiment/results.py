@@ -274,6 +274,7 @@ class Results:
         self, axis: str, figure: str, *, baseline: str | None = None, method: Method = "t"
     ) -> list[PairedDifference]:
         """Each setting of an axis less one of them, over the seeds that both have, where all else is equal."""
+        figure = self._figure(figure)
         if axis not in self.axes:
             raise PlanError(
                 f"The axis should be one of {', '.join(self.axes) or 'none: nothing was varied'}, but is {axis!r}."
@@ -472,7 +473,7 @@ def cell(group: Group, attack: str) -> HeatCell:
 
 
 def _of_journal(path: Path) -> pa.Table:
-    with Journal(path) as journal:
+    with Journal(path, read_only=True) as journal:
         table = journal.table()
     first_words = (*SECTIONS, "trial")
     settings = [name for name in table.column_names if name.split(".")[0] not in first_words]

@@ -6,6 +6,7 @@
         metrics.json               how well the model predicts held-out rows
         quality.json, ...          the same by more measures; with a section [evaluate], beside the label party alone
         report.json, report.html   the privacy report, once the run is audited
+        report-partial.json, .html beside it, one of other attacks or fewer attackers than the plan's
         nulls.jsonl                what an interrupted audit goes on from; erased when the report is written
         alignment/                 if the plan has a section [align]: the same for the alignment, and its outcome
         bank/                      what this party alone would hold
@@ -31,7 +32,7 @@ from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.quality import quality
 from colonnade.models.base import Estimator
-from colonnade.models.evaluation import HeldOut, evaluate, keep_evaluation
+from colonnade.models.evaluation import Alone, HeldOut, evaluate, keep_evaluation, predict_alone
 from colonnade.models.quality import Quality
 from colonnade.plans.plan import Plan, Tables
 from colonnade.plans.sections import PlannedAudit
@@ -160,7 +161,9 @@ class RunFolder:
         with _undamaged(folder):
             return {party: Alignment.load(path) for party, path in files.items()}
 
-    def simulate(self, *, progress: bool | None = False, tables: Tables | None = None) -> Run[Estimator]:
+    def simulate(
+        self, *, progress: bool | None = False, tables: Tables | None = None, alone: Alone | None = None
+    ) -> Run[Estimator]:
         """Run the plan, or go on where it was interrupted, and write down all that comes of it.
 
         A run that has finished is only read.
@@ -168,6 +171,7 @@ class RunFolder:
         Args:
             progress: Whether to show a bar; None shows it on a terminal only.
             tables: What `tables` gave, where it was already called.
+            alone: What the model is compared with; if None, `predict_alone` where the plan has a section [evaluate].
         """
         if self.status == "finished" and self._has("metrics.json"):
             for party in self.plan.roles.parties:
@@ -183,7 +187,8 @@ class RunFolder:
         prediction = run.predict(tables.test)
         self._write("metrics.json", json.dumps(quality(run, tables.test, prediction), indent=1))
         train, rows = tables.train[label], tables.test[label]
-        alone = self.plan.evaluate is not None
+        if alone is None and self.plan.evaluate is not None:
+            alone = predict_alone
         found = evaluate(run.results[label], prediction, train, rows, threshold=held_out.threshold, alone=alone)
         keep_evaluation(self.path, found, prediction)
         return run
@@ -238,6 +243,8 @@ class RunFolder:
     ) -> PrivacyReport:
         """Audit the finished run, and write the report as JSON and as a page; go on with an audit that was interrupted.
 
+        A report of other attacks or fewer attackers than the plan's does not replace that of the planned audit.
+
         Args:
             planned: How; as the plan says if None.
             executor: What repeats the run; one repetition after the other in this process if None.
@@ -252,9 +259,10 @@ class RunFolder:
         audited = f"{__version__} {run.plan.hash} {self.plan.seed} {planned.seed}"
         journal = NullJournal(self.path / "nulls.jsonl", audited)
         report = audit(run, attacks, executor=executor, attackers=attackers, journal=journal, **how)
-        report = replace(report, quality=self.quality())
-        self._write("report.json", report.to_json())
-        report.to_html(self.path / "report.html")
+        all_attack = attackers is None or set(attackers) >= set(run.plan.roles.parties)
+        partial = planned.attacks != self.plan.audit.attacks or not all_attack
+        report = replace(report, quality=self.quality(), partial=partial)
+        report.write(self.path)
         journal.erase()
         return report
 
@@ -268,18 +276,14 @@ class RunFolder:
         return Quality.load(self.path / "quality.json") if self._has("quality.json") else None
 
     def report(self) -> PrivacyReport:
-        """The report of the last audit.
+        """The report of the last audit; a partial one does not replace a whole one.
 
         Raises:
             StorageError: The run was not audited yet, or the report is damaged.
         """
         from colonnade.auditing.report import PrivacyReport
 
-        if not self._has("report.json"):
-            raise StorageError(
-                f"{self.path} should hold a report, but the run was not audited yet. Run: colonnade audit {self.path}"
-            )
-        return PrivacyReport.from_json(self._read("report.json"))
+        return PrivacyReport.read(self.path)
 
     def _share(self, party: str) -> Estimator:
         model, path = self.plan.trained.build(), self.path / party / "model.safetensors"

@@ -9,6 +9,7 @@ of one machine may sweep over one journal.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import json
@@ -98,6 +99,10 @@ class Journal:
     a living one, each owner locks a small file of its own beside the database; the system drops the lock of a process
     that was killed. The path must be on a disk of this machine.
 
+    Args:
+        path: The file.
+        read_only: Whether to look only: nothing is made or changed, so the folder need not be one that can be written.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "journal.sqlite") as journal:
     ...     trial = Trial({"noise": 0.1}, seed=0)
@@ -106,22 +111,12 @@ class Journal:
     (True, False)
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).absolute()
+    def __init__(self, path: str | Path, *, read_only: bool = False) -> None:
+        self.path, self._read_only = Path(path).absolute(), read_only
         self._owner = f"{os.getpid()}-{os.urandom(4).hex()}"
         self._lock: sqlite3.Connection | None = None
         with self._explained():
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # A traceback may quote a value. SQLite's other files get the mode of this one; SQLite says what is wrong.
-            with suppress(OSError):
-                open_private(self.path, "ab").close()
-            self._database = sqlite3.connect(self.path, timeout=_LOCK_SECONDS, isolation_level=None)
-            try:
-                _use_write_ahead_log(self._database)
-                self._database.execute(_SCHEMA)
-            except sqlite3.Error:
-                self._database.close()
-                raise
+            self._database = _opened_to_read(self.path) if read_only else _opened_to_write(self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -201,15 +196,20 @@ class Journal:
         """Queue again what had failed, for use after the cause outside the code is gone."""
         self._requeue("state = ?", "quarantined")
 
-    def table(self, trials: Sequence[Trial] | None = None) -> pa.Table:
+    def table(self, trials: Sequence[Trial] | None = None, *, complete: bool = True) -> pa.Table:
         """One row per trial: its configuration, its result, and what happened in the columns `trial.*`.
 
-        All trials, in the order they were added, if none are given. Names inside of nested mappings are joined by dots.
-        A column whose values have no common type holds JSON text.
+        Names inside of nested mappings are joined by dots. A column whose values have no common type holds JSON text.
+
+        Args:
+            trials: Which trials; all, in the order they were added, if None.
+            complete: Whether a trial that the journal does not have is refused, or told as queued.
         """
         columns = "key, seed, code_version, state, attempts, started, seconds, traceback, configuration, result"
         rows = {row[0]: row for row in self._execute(f"SELECT {columns} FROM trial ORDER BY rowid")}
         keys = list(rows) if trials is None else [trial.key for trial in trials]
+        if not complete:
+            rows = {trial.key: _queued(trial) for trial in trials or ()} | rows
         if n_missing := sum(key not in rows for key in keys):
             raise PlanError(
                 f"The journal {self.path} should hold all {len(keys)} trials asked for, but {n_missing} of them are "
@@ -263,10 +263,57 @@ class Journal:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
+            reading = "read", "Check the path and who may read it."
+            act, remedy = reading if self._read_only else ("written", _remedy(error))
             raise StorageError(
-                f"The journal {self.path} should be a SQLite file that can be written, but SQLite or the system says: "
-                f"{error}. Free some space or choose another path, then run again; finished trials are kept."
+                f"The journal {self.path} should be a SQLite file that can be {act}, but SQLite or the system says: "
+                f"{error}. {remedy}"
             ) from error
+
+
+def _remedy(error: sqlite3.Error | OSError) -> str:
+    """What to do about a journal that cannot be written."""
+    if isinstance(error, OSError):
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        is_shut = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+    else:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        is_full = code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+        is_shut = code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+    act = "Free some space" if is_full else "Choose a folder that can be written" if is_shut else "Choose another path"
+    return f"{act}, then run again; finished trials are kept."
+
+
+def _opened_to_write(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A traceback may quote a value. SQLite's other files get the mode of this one; SQLite says what is wrong.
+    with suppress(OSError):
+        open_private(path, "ab").close()
+    database = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None)
+    try:
+        _use_write_ahead_log(database)
+        database.execute(_SCHEMA)
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _opened_to_read(path: Path) -> sqlite3.Connection:
+    # While nobody has the journal open there is no log beside it. SQLite would make one even to read, unless it is told
+    # that the file changes no more.
+    how = "mode=ro" if log_of(path).exists() else "mode=ro&immutable=1"
+    return sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, timeout=_LOCK_SECONDS, isolation_level=None)
+
+
+def log_of(path: Path) -> Path:
+    """What SQLite has not moved into a journal's file yet."""
+    return path.with_name(f"{path.name}-wal")
+
+
+def _queued(trial: Trial) -> tuple[Any, ...]:
+    """The line of a trial that nobody has added to a journal."""
+    return trial.key, trial.seed, code_version(), "queued", 0, None, None, None, json.dumps(trial.configuration), None
 
 
 def _use_write_ahead_log(database: sqlite3.Connection) -> None:
@@ -380,7 +427,7 @@ def sweep(
         progress: Whether to draw a bar, where standard error is a terminal.
     """
     trials = list(trials)
-    journal.add(trials, function=function_name(function))
+    journal.add(trials, function=_function_name(function))
     by_key = {trial.key: trial for trial in trials}
     call = partial(_run, function)
     ended_here, begun = 0, time.monotonic()
@@ -477,7 +524,7 @@ class _SeededImport:
             sys.modules["torch"].set_rng_state(self._fresh)
 
 
-def function_name(function: Callable[..., Any]) -> str:
+def _function_name(function: Callable[..., Any]) -> str:
     """What a journal calls the function of its trials."""
     while isinstance(function, partial):
         function = function.func

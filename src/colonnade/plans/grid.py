@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import product
@@ -126,6 +127,10 @@ class Combination:
         """The plan of one trial, with seed 0."""
         return Plan.of({"name": "trial", **_with_defences(self.tree)}, self.folder)
 
+    def parties(self) -> tuple[str, ...]:
+        """Everybody who has a role, whoever holds defences."""
+        return Plan.of({"name": "trial", **self.tree, "defences": []}, self.folder).roles.parties
+
     def configuration(self) -> dict[str, Any]:
         """All that shapes a trial besides its seed; defaults are spelled out, so the plan may state them or not."""
         plan = self.plan()
@@ -218,6 +223,7 @@ class GridPlan:
         Raises:
             PlanError: Some combinations are impossible; the message names them by their keys.
         """
+        self._check_holders()
         found: list[tuple[Combination, ColonnadeError]] = []
         loaded: dict[str, Mapping[str, Table]] = {}
         for combination in self.combinations:
@@ -237,6 +243,21 @@ class GridPlan:
             f"{'is' if len(found) == 1 else 'are'} not. Correct the plan, or leave them out under [sweep] exclude:\n"
             + "\n".join(lines)
         ) from first
+
+    def _check_holders(self) -> None:
+        """Refuse defences of a party that has a role in no combination: "none" of them would go unnoticed."""
+        parties = dict[str, None]()
+        for combination in self.combinations:
+            # What else is wrong with a combination is told of each.
+            with suppress(ColonnadeError):
+                parties |= dict.fromkeys(combination.parties())
+        for key in self.sweep.vary:
+            section, _, holder = key.partition(".")
+            if section == "defences" and parties and holder not in parties:
+                raise PlanError(
+                    f"[sweep.vary] {key} should name a party with a role, which is {', '.join(parties)}, but names "
+                    f"{holder!r}.{nearest(holder, parties)} Correct the key."
+                )
 
 
 def planned(configuration: Mapping[str, Any], seed: int) -> Plan:
