@@ -136,22 +136,7 @@ def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
         told = list(tell(rows))
         if told:
             lines += ["", f"## {title}", "", *told]
-    return "\n".join([*lines, "", *_joined(rows), *_of_which_rule(rows)]) + "\n"
-
-
-def _of_which_rule(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A paragraph on the rule that attacks were joined by, where some were joined anew."""
-    made = [row for row in rows if not row.get("refused")]
-    anew = [row for row in made if str(row.get("joined.singles")).startswith("same")]
-    if anew:
-        n_changed = sum(row["joined.singles"] != "same" for row in anew)
-        yield ""
-        yield (
-            f"Attacks were joined anew in {'all' if len(anew) == len(made) else f'{len(anew)} of'} {len(made)} trials "
-            "with `python -m experiments.joined`, by a rule that is newer than the other figures. Single attacks score "
-            f"there as before, but for `RandomisedPosterior` in {n_changed} of them, whose new score is shown. *null* "
-            "and *alone* of both are those of before."
-        )
+    return "\n".join([*lines, "", *_joined(rows)]) + "\n"
 
 
 def _joined(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
