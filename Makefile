@@ -15,7 +15,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,net,phone,paillier,report,shap,r,fda,ray,dask,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,net,phone,paillier,report,shap,r,fda,ray,dask,mlflow,tensorboard,dev]'
 	touch $@
 
 # An environment of its own for the engine rr22, whose library wants other versions than we do. It needs Python 3.11.

@@ -25,7 +25,7 @@ from colonnade.models import SplitClassifier
 from colonnade.models.batches import Batches
 from colonnade.models.networks.modules import TabularMLP, mlp_top
 from colonnade.models.networks.training import Optimizers, trace_back
-from colonnade.privacy.randomness import Randomness
+from colonnade.privacy.randomness import PublicRandomness
 from colonnade.runtime.party import shared_randomness
 from colonnade.runtime.simulate import Run
 from colonnade.tables.encode import Inputs
@@ -67,7 +67,7 @@ def train_apart(model: SplitClassifier, tables: Mapping[str, Table], keep: Keep)
 
 
 def train_centrally(
-    model: SplitClassifier, tables: Mapping[str, Table], shared: Randomness, *, as_parties: bool = False
+    model: SplitClassifier, tables: Mapping[str, Table], shared: PublicRandomness, *, as_parties: bool = False
 ) -> list[float]:
     """Train the same network in one table, on the same device; returns the mean loss of each epoch.
 

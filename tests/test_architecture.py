@@ -29,7 +29,7 @@ LAYERS = """
     runtime
     wire
     crypto | privacy | data
-    curves tables roles parameters progress text secret storage devices errors _version _lazy
+    curves tables roles parameters progress text secret storage devices memory errors _version _lazy
 """
 PLACES = {
     name: (depth, part)
@@ -41,6 +41,60 @@ NEVER = {"attacks": {"auditing", "runtime.simulate", "runtime.join", "runtime.se
 
 UNPICKLERS = {"pickle", "_pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib.externals.cloudpickle"}
 UNPICKLING_CALLS = {"joblib.load", "pandas.read_pickle"}
+
+RUN_BY_PARTIES = {"align", "crypto", "defences", "models", "privacy", "runtime", "wire"}
+DRAWS = (
+    r"(secrets|random|uuid)\..+",
+    r"os\.(urandom|getrandom)",
+    r"numpy\.random\.(?!Generator$|[gs]et_state$)\w+",
+    r"torch\.(rand(n|int|perm)?(_like)?|normal|bernoulli|multinomial|poisson|manual_seed|Generator)",
+    r"cryptography\..+\.(generate|random)\w*",
+    r"colonnade\.privacy\.randomness\.\w+\.(seeded|system|from_key)",
+)
+SOURCES = {
+    "secrets.token_bytes": {
+        "align.identifiers",
+        "crypto.curve",
+        "crypto.sampling",
+        "crypto.transfers",
+        "models.glm.openings",
+        "models.trees.hinted_sums",
+        "privacy.randomness",
+        "wire.grpc.rendezvous",
+        "wire.recording.storage_key",
+    },
+    "secrets.token_hex": {"runtime.checkpoint", "runtime.clusters", "runtime.placed", "wire.recording.storage_key"},
+    "secrets.randbits": {"crypto.paillier"},
+    "secrets.randbelow": {"crypto.paillier"},
+    "colonnade.privacy.randomness.Randomness.system": {"runtime.party", "runtime.session"},
+    "colonnade.privacy.randomness.Randomness.from_key": {
+        "align.state",
+        "defences.noise",
+        "models.functional.moments_masked",
+        "runtime.session",
+    },
+    # A simulation's seed, and rows that a public seed holds out.
+    "colonnade.privacy.randomness.Randomness.seeded": {"runtime.protocol", "models.evaluation"},
+    "colonnade.privacy.randomness.PublicRandomness.seeded": {"runtime.party"},
+    # Keys of certificates.
+    "cryptography.hazmat.primitives.asymmetric.ec.generate_private_key": {"wire.certs.authority"},
+    "cryptography.x509.random_serial_number": {"wire.certs.authority"},
+    # Estimates, samples of a party's own rows, and waits between calls.
+    "numpy.random.default_rng": {
+        "defences.guard",
+        "models.estimate",
+        "models.evaluation",
+        "models.networks.oneshot",
+        "models.quality",
+    },
+    "random.uniform": {"wire.grpc.streams"},
+    # Generators of libraries, with a seed from party.random.
+    "numpy.random.Philox": {"privacy.randomness"},
+    "numpy.random.MT19937": {"runtime.checkpoint"},
+    "torch.manual_seed": {"defences.confusion", "defences.guard", "runtime.checkpoint"},
+    "torch.randn": {"defences.guard"},
+    "torch.randn_like": {"defences.received"},
+}
 HEAVY = ("dp_accounting", "gmpy2", "grpc", "matplotlib", "numba", "pandas", "polars", "ray", "sklearn", "torch")
 
 
@@ -167,6 +221,18 @@ def unpickling(module: str, tree: ast.AST) -> list[str]:
         ):
             found.append(f"{module} calls {ast.unparse(call)}")
     return found
+
+
+def sources(module: str, tree: ast.AST) -> set[str]:
+    """What a module draws from, or makes a source of draws from."""
+    bindings = list(imports(module, tree))
+    meaning = dict(bindings)
+    named = {target for _, target in bindings}
+    for node in ast.walk(tree):
+        root, _, rest = ast.unparse(node).partition(".") if isinstance(node, ast.Attribute) else ("", "", "")
+        if root in meaning and re.fullmatch(r"[\w.]+", rest):
+            named.add(f"{meaning[root]}.{rest}")
+    return {name for name in named if any(re.fullmatch(pattern, name) for pattern in DRAWS)}
 
 
 def drawn(docstring: str) -> dict[str, tuple[str, int]]:
@@ -313,6 +379,54 @@ def test_noise_for_a_promise_is_had_from_mechanisms_alone() -> None:
     }
     found = {module: {target for _, target in imports(module, tree)} for module, tree in modules().items()}
     assert {name: {module for module in found if name in found[module]} for name in bare} == bare
+
+
+def test_what_parties_run_draws_from_these_sources_alone() -> None:
+    """`check_hiding` watches `secrets`; what draws from elsewhere hides nothing, or has a seed from party.random."""
+    found: dict[str, set[str]] = {}
+    for module, tree in modules().items():
+        if module.split(".")[1] in RUN_BY_PARTIES:
+            for name in sources(module, tree):
+                found.setdefault(name, set()).add(module.removeprefix("colonnade."))
+    assert found == SOURCES
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import secrets\nkey = secrets.token_bytes(32)",
+        "from secrets import token_bytes",
+        "from dataclasses import field\nimport secrets\nfield(default_factory=secrets.token_bytes)",
+        "import os\nos.urandom(32)",
+        "from os import urandom",
+        "import random\nrandom.random()",
+        "from random import SystemRandom",
+        "import numpy as np\nnp.random.default_rng()",
+        "from numpy.random import default_rng",
+        "def mask():\n    import torch\n    return torch.randn(3)",
+        "import uuid\nuuid.uuid4()",
+        "from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey\nX25519PrivateKey.generate()",
+        "from cryptography.hazmat.primitives.asymmetric import rsa\nrsa.generate_private_key(65537, 2048)",
+        "from colonnade.privacy.randomness import Randomness\nRandomness.seeded(plan.seed)",
+    ],
+)
+def test_a_source_of_draws_is_found(source: str) -> None:
+    assert len(sources("colonnade.models.base", ast.parse(source))) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import numpy as np\ndef batch(random: np.random.Generator) -> None:\n    random.permutation(3)",
+        "party.random.uniform_bits(3)",
+        "from colonnade.privacy.randomness import Randomness\ndef noise(random: Randomness) -> None: ...",
+        "from secrets_of_others import token\ntoken.random()",
+        "from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey\n"
+        "X25519PrivateKey.from_private_bytes(key)",
+    ],
+)
+def test_what_is_given_a_source_is_let_through(source: str) -> None:
+    assert sources("colonnade.models.base", ast.parse(source)) == set()
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
