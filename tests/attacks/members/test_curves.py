@@ -121,8 +121,12 @@ def test_the_report_speaks_of_membership_in_its_own_words_and_lists_columns_that
     assert headline(report) == (
         "who was among worker 1's rows and who was among worker 2's rows can be inferred by label"
     )
-    first = questions(report)[0]
-    assert first.title == "Could label tell who was among worker 1's rows?"
+    # Which of the two releases gives more away is a matter of luck, and the worse one stands first.
+    first, second = questions(report)[:2]
+    assert {first.title, second.title} == {
+        f"Could label tell who was among {worker}'s rows?" for worker in ("worker 1", "worker 2")
+    }
+    assert first.gain >= second.gain
     assert "tells people in the run from people outside it with an AUC of" in first.sentence
     text = " ".join(report.render().split())
     assert "class" not in text
