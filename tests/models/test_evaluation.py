@@ -144,6 +144,24 @@ def test_answers_about_other_selections_of_the_same_rows_count_together(tmp_path
         budget.spend(30)
 
 
+def test_a_joint_model_is_compared_with_the_label_party_alone_unless_asked_not_to() -> None:
+    train, rest = HeldOut().split(drawn())
+
+    class Share(SplitClassifier):
+        classes_ = np.array(["late", "paid"])  # type: ignore[assignment]
+
+    late = np.where(np.asarray(rest.labels) == "late", 0.8, 0.3)
+    prediction = Prediction(np.where(late > 0.5, "late", "paid"), np.column_stack([late, 1 - late]))
+    compared, by_itself = (
+        evaluate(Share(), prediction, train, rest),
+        evaluate(Share(), prediction, train, rest, alone=None),
+    )
+    alone, by = predict_alone(train, rest, "classification")
+    assert compared.alone_by == by
+    assert compared.figures["accuracy"].alone == pytest.approx(np.mean(alone.values == np.asarray(rest.labels)))
+    assert (by_itself.alone_by, by_itself.figures["accuracy"].alone) == ("", None)
+
+
 def test_two_models_are_compared_on_the_same_rows_whatever_their_order(tmp_path: Path) -> None:
     train, rest = HeldOut().split(drawn())
     truth = np.asarray(rest.labels) == "late"
@@ -157,7 +175,7 @@ def test_two_models_are_compared_on_the_same_rows_whatever_their_order(tmp_path:
         values = np.where(scores > 0.52, "late", "paid")
         prediction = Prediction(values, np.column_stack([scores, 1 - scores]))
         (tmp_path / name).mkdir()
-        quality = evaluate(Share(), prediction, train, rows)
+        quality = evaluate(Share(), prediction, train, rows, alone=None)
         keep_evaluation(tmp_path / name, quality, prediction.about(rows, Share.classes_))
     found = compare(tmp_path / "first", tmp_path / "second")
     assert found.figures["log loss"].surely == -1

@@ -52,6 +52,7 @@ class RandomisedLabels(Defence):
         self.epsilon = epsilon
         check_parameters(self)
         self.known_by = (
+            ("randomised-posterior", {}),
             ("randomised-posterior", {"epsilon": epsilon}),
             ("averaged-gradients", {}),
             ("co-training", {}),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
-from colonnade.models.evaluation import HeldOut, evaluate, keep_evaluation, predict_alone, read_prediction
+from colonnade.models.evaluation import HeldOut, evaluate, keep_evaluation, read_prediction
 from colonnade.models.quality import Quality
 from colonnade.plans.plan import Plan
 from colonnade.tables.table import Table
@@ -79,7 +79,7 @@ def _scored(
     side: ScoredSide, share: Estimator, prediction: Prediction, train: Table, rows: Table, folder: Path
 ) -> Quality:
     threshold = HeldOut.threshold if side.plan.evaluate is None else side.plan.evaluate.threshold
-    quality = evaluate(share, prediction, train, rows, threshold=threshold, alone=predict_alone)
+    quality = evaluate(share, prediction, train, rows, threshold=threshold)
     keep_evaluation(folder, quality, prediction.about(rows, getattr(share, "classes_", None)))
     return quality
 

@@ -143,6 +143,28 @@ class Evaluated:
         return share
 
 
+def predict_alone(train: Table, rows: Table, task: Task) -> tuple[Prediction, str]:
+    """What the label party predicts by its own columns, and by what: the better of two models on its training rows.
+
+    A penalised regression and boosted trees are compared by cross-validation on the training rows.
+    """
+    labels = np.asarray(train.labels)
+    columns = [name for name in train.columns if train.kinds[name] != "curves"]
+    if not columns or (task == "classification" and len(np.unique(labels)) < 2):
+        return _constant(labels, len(rows), task), "the share of each class" if task == "classification" else "the mean"
+    inputs = Inputs.learned(train.select(columns), np.arange(len(train)), MOST_LEVELS)
+    x, wanted = inputs.one_hot(train)[0], inputs.one_hot(rows)[0]
+    models = _models(task)
+    with warnings.catch_warnings():
+        # A regression that has not converged is compared like any other.
+        warnings.simplefilter("ignore")
+        by = min(models, key=lambda name: _loss(models[name], x, labels, task))
+        fitted = models[by]().fit(x, labels)
+    if task == "regression":
+        return Prediction(np.asarray(fitted.predict(wanted), np.float64)), by
+    return Prediction(fitted.predict(wanted), np.asarray(fitted.predict_proba(wanted), np.float64)), by
+
+
 def evaluate(
     share: Estimator,
     prediction: Prediction,
@@ -150,7 +172,7 @@ def evaluate(
     rows: Table,
     *,
     threshold: float = 0.5,
-    alone: Alone | None = None,
+    alone: Alone | None = predict_alone,
 ) -> Quality:
     """How well a joint model predicts rows that it was not trained on, beside the label party alone.
 
@@ -160,7 +182,7 @@ def evaluate(
         train: The label party's rows that the model was trained on.
         rows: Its other rows, with labels, in the order of the prediction.
         threshold: From which probability on a row is called positive.
-        alone: What to compare with, such as `predict_alone`; nothing if None.
+        alone: What to compare with; nothing if None.
     """
     digest = rows.take(np.asarray(pc.sort_indices(rows.ids))).id_digest()
     if isinstance(prediction, CurvePrediction):
@@ -228,28 +250,6 @@ def read_prediction(file: Path) -> pa.Table:
 
 def _as_text(values: pa.ChunkedArray) -> NDArray[Any]:
     return np.array([str(value) for value in values.to_pylist()])
-
-
-def predict_alone(train: Table, rows: Table, task: Task) -> tuple[Prediction, str]:
-    """What the label party predicts by its own columns, and by what: the better of two models on its training rows.
-
-    A penalised regression and boosted trees are compared by cross-validation on the training rows.
-    """
-    labels = np.asarray(train.labels)
-    columns = [name for name in train.columns if train.kinds[name] != "curves"]
-    if not columns or (task == "classification" and len(np.unique(labels)) < 2):
-        return _constant(labels, len(rows), task), "the share of each class" if task == "classification" else "the mean"
-    inputs = Inputs.learned(train.select(columns), np.arange(len(train)), MOST_LEVELS)
-    x, wanted = inputs.one_hot(train)[0], inputs.one_hot(rows)[0]
-    models = _models(task)
-    with warnings.catch_warnings():
-        # A regression that has not converged is compared like any other.
-        warnings.simplefilter("ignore")
-        by = min(models, key=lambda name: _loss(models[name], x, labels, task))
-        fitted = models[by]().fit(x, labels)
-    if task == "regression":
-        return Prediction(np.asarray(fitted.predict(wanted), np.float64)), by
-    return Prediction(fitted.predict(wanted), np.asarray(fitted.predict_proba(wanted), np.float64)), by
 
 
 def _models(task: str) -> Mapping[str, Callable[[], Any]]:

@@ -123,7 +123,7 @@ class Inputs:
     def require_columns(self, table: Table) -> None:
         """Refuse a table that lacks a column, or has numbers where there was text or the other way round."""
         for name in (*self.numeric, *self.levels):
-            if name not in table.columns:
+            if name not in table.kinds:
                 raise DataError(
                     f"{table.owner} trained with the column {name!r} but its table has only "
                     f"{', '.join(table.columns) or 'no columns'}. Bring the columns the model was trained with."

@@ -208,7 +208,7 @@ class Table:
         """The labels, in row order; None away from the label party. ``labels.to_numpy()`` is a plain array."""
         return None if self.label_name is None else self._arrow.column(self.label_name)
 
-    @property
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns, without ids and labels."""
         return tuple(name for name in self._schema.names if name not in (self.id_name, self.label_name))
