@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from colonnade.catalogue import DEFENCES, MODELS
 from colonnade.data import load, train_test_split
@@ -127,6 +128,26 @@ def test_the_default_grid_has_every_model_and_every_defence_and_every_split():
 )
 def test_a_cell_that_cannot_be_says_why(cell, why):
     assert cell.why_not() is None if why is None else why in cell.why_not()
+
+
+def test_only_networks_for_images_take_a_gpu(data_folder):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    grid = {cell.model: cell.why_not() for cell in cells(["cifar10"], ["natural"], defences=[NONE])}
+    without = "networks for the images of cifar10 take a GPU, and there is none here"
+    assert {model for model, why in grid.items() if why == without} == {
+        *("label-dp-shadow", "served-classifier", "split-classifier", "u-shape-classifier"),
+    }
+    assert {model for model, why in grid.items() if why is None} == {
+        *("logistic-regression", "one-shot", "secureboost-classifier"),
+    }
+
+
+def test_images_on_a_gpu_have_the_network_for_images():
+    built = _built("split-classifier", "cifar10", ["shop"], None, None).get_params()
+    assert (built["bottom"], built["device"]) == ("resnet-20", "auto")
+    assert _built("one-shot", "cifar10", ["shop"], None, None).get_params()["bottom"] == "mlp"
+    assert _built("split-classifier", "mnist", ["shop"], None, None).get_params()["bottom"] == "mlp"
 
 
 def test_images_and_curves_are_cut_naturally_only(data_folder):
@@ -354,9 +375,9 @@ def test_networks_hold_out_what_the_benchmark_reckons_with():
 )
 def test_epochs_are_of_networks_and_rounds_of_encrypted_models(name, built):
     default = MODELS[name]().get_params()
-    found = _built(name, ["shop"], epochs=7, rounds=30).get_params()
+    found = _built(name, "digits", ["shop"], epochs=7, rounds=30).get_params()
     assert {key: found[key] for key in built} == built
-    kept = _built(name, ["shop"], epochs=None, rounds=None).get_params()
+    kept = _built(name, "digits", ["shop"], epochs=None, rounds=None).get_params()
     assert {key: kept[key] for key in built} == {key: default[key] for key in built}
 
 

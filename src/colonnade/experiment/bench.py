@@ -47,6 +47,7 @@ SETS = (
     *("bike-sharing", "bike-sharing-curves"),
 )
 ON_GPU = frozenset({"cifar10"})
+"""Sets of images whose networks are large ones for images, on a GPU; models that train no such network need none."""
 SPLITS = ("natural", "random", "importance=0.1", "importance=10", "correlation=0", "correlation=1")
 MOST_COLUMNS = 200
 """Sets with more columns are cut only naturally."""
@@ -107,7 +108,7 @@ class Cell:
 
     def why_not(self) -> str | None:
         """Why the cell cannot be measured here; None if it can."""
-        return why_no_set(self.set, self.split) or self.why_no_model_or_defence()
+        return why_no_set(self.set, self.split) or self.why_no_model_or_defence() or self._why_no_gpu()
 
     def why_no_model_or_defence(self) -> str | None:
         """Why the model or the defence does not go with the set, wherever its file is; None if it does."""
@@ -117,6 +118,11 @@ class Cell:
         task, model = _info(self.set).task, MODELS[self.model]
         if not suits(model, task):
             return f"{self.model} predicts {_predicted(model)}, and the labels of {self.set} are {_LABELS[task]}"
+        return None
+
+    def _why_no_gpu(self) -> str | None:
+        if _embeds_images(self.set, self.model) and not computes_on_gpu("auto"):
+            return f"networks for the images of {self.set} take a GPU, and there is none here"
         return None
 
     def _why_no_defence(self) -> str | None:
@@ -211,7 +217,7 @@ def measure(trial: Trial) -> dict[str, Any]:
         return _measured_cut(cut, _info(name).task, trial.seed)
     train, test = train_test_split(cut.tables, test=TEST, seed=trial.seed)
     features = tuple(party for party in train if party != cut.label_party)
-    model = _built(str(how["model"]), features, how["epochs"], how["rounds"])
+    model = _built(str(how["model"]), name, features, how["epochs"], how["rounds"])
     server = "server" if "server" in model.hooks else None
     roles = Roles(features, label=cut.label_party, server=server)
     held = [] if how["defence"] == NONE else [DEFENCES[str(how["defence"])]()]
@@ -240,8 +246,6 @@ def why_no_set(name: str, split: str) -> str | None:
     info = _info(name)
     if not info.present:
         return f"set not found: put {info.file} into a folder and set {FOLDER_VARIABLE} to this folder"
-    if name in ON_GPU and not computes_on_gpu("auto"):
-        return f"{name} takes a GPU, and there is none here"
     return why_no_split(name, split)
 
 
@@ -318,12 +322,20 @@ def _trees(rounds: int) -> int:
     return max(rounds // 3, 1)
 
 
-def _built(name: str, features: Sequence[str], epochs: int | None, rounds: int | None) -> Estimator:
-    """A model at its default settings but for how long it trains and what it lets through to be measured."""
+def _embeds_images(of: str, name: str) -> bool:
+    """Whether the bottoms of a model are networks for the images of a set."""
+    parameters = MODELS[name]().get_params()
+    return of in ON_GPU and "bottom" in parameters and "encoder" not in parameters
+
+
+def _built(name: str, of: str, features: Sequence[str], epochs: int | None, rounds: int | None) -> Estimator:
+    """A model at its default settings but for networks of images, how long it trains, and what it lets through."""
     model = MODELS[name]
     parameters, settings = model().get_params(), dict[str, Any]()
+    if _embeds_images(of, name):
+        settings |= {"bottom": "resnet-20", "device": "auto"}
     if "n_estimators" in parameters:
-        settings = {"leak_budget": None, "keep_record": True}
+        settings |= {"leak_budget": None, "keep_record": True}
     if epochs is not None and is_network(name):
         settings |= {"epochs": epochs, "n_iter_no_change": None}
     if rounds is not None and "n_estimators" in parameters:
