@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from colonnade import Roles, simulate
 from colonnade.attacks.base import Grant
 from colonnade.attacks.labels.completion import ActiveCompletion, ModelCompletion
 from colonnade.auditing.subjects.labels import class_numbers, draw_grant
 from colonnade.data import load, train_test_split
+from colonnade.devices import gpu_name
 from colonnade.models import SplitClassifier
 from colonnade.tables.table import Table
 
@@ -86,7 +86,7 @@ def main() -> None:
         "learning_rate": options.learning_rate,
         "seed": options.seed,
         "rows": len(train["bank"]),
-        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "hardware": gpu_name() or "CPU",
         "seconds": round(time.perf_counter() - begin, 1),
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,14 @@ def computes_on_gpu(device: str) -> bool:
     return False
 
 
+def gpu_name() -> str | None:
+    """The name of the GPU that "auto" stands for here; None where there is none."""
+    if not computes_on_gpu("auto"):
+        return None
+    torch: Any = imported("torch", "torch", "A GPU's name")
+    return str(torch.cuda.get_device_name())
+
+
 def visible_gpus() -> list[str]:
     """The GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")

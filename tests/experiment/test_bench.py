@@ -29,7 +29,7 @@ from colonnade.experiment.bench import (
     trials,
 )
 from colonnade.experiment.bench_page import BEGIN, END, page, readme_block, with_block
-from colonnade.experiment.bench_results import read_results, write_results
+from colonnade.experiment.bench_results import hardware, read_results, write_results
 from colonnade.experiment.sweep import Journal, sweep
 from colonnade.models.networks.base import SMALL_HELD_OUT
 from colonnade.runtime.executor import Outcome, Serial
@@ -141,6 +141,15 @@ def test_only_networks_for_images_take_a_gpu(data_folder):
     assert {model for model, why in grid.items() if why is None} == {
         *("logistic-regression", "one-shot", "secureboost-classifier"),
     }
+
+
+def test_a_machine_is_told_with_its_gpu_if_it_has_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    without = hardware()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")
+    assert re.fullmatch(r".+, \d+ cores, \w+, Python 3\.\d+\.\d+", without)
+    assert hardware() == without.replace(" cores,", " cores, A GPU,")
 
 
 def test_images_on_a_gpu_have_the_network_for_images():

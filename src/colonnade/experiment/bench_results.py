@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
+from colonnade.devices import gpu_name
 from colonnade.errors import StorageError
 from colonnade.experiment.bench import NONE, SETS, SPLITS, Cell, why_no_set
 from colonnade.experiment.bench_page import page
@@ -131,7 +132,8 @@ def hardware() -> str:
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
-    return f"{model}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+    gpu = f", {name}" if (name := gpu_name()) else ""
+    return f"{model}, {os.cpu_count()} cores{gpu}, {platform.system()}, Python {platform.python_version()}"
 
 
 def _figures(trial: Mapping[str, Any]) -> dict[str, Any]:
