@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from colonnade.errors import PlanError, imported
@@ -29,6 +31,16 @@ def gpu_name() -> str | None:
         return None
     torch: Any = imported("torch", "torch", "A GPU's name")
     return str(torch.cuda.get_device_name())
+
+
+def hardware() -> str:
+    """This machine in words."""
+    model = platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+    gpu = f", {name}" if (name := gpu_name()) else ""
+    return f"{model}, {os.cpu_count()} cores{gpu}, {platform.system()}, Python {platform.python_version()}"
 
 
 def visible_gpus() -> list[str]:

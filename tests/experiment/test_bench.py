@@ -29,7 +29,7 @@ from colonnade.experiment.bench import (
     trials,
 )
 from colonnade.experiment.bench_page import BEGIN, END, page, readme_block, with_block
-from colonnade.experiment.bench_results import hardware, read_results, write_results
+from colonnade.experiment.bench_results import read_results, write_results
 from colonnade.experiment.sweep import Journal, sweep
 from colonnade.models.networks.base import SMALL_HELD_OUT
 from colonnade.runtime.executor import Outcome, Serial
@@ -143,15 +143,6 @@ def test_only_networks_for_images_take_a_gpu(data_folder):
     }
 
 
-def test_a_machine_is_told_with_its_gpu_if_it_has_one(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    without = hardware()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")
-    assert re.fullmatch(r".+, \d+ cores, \w+, Python 3\.\d+\.\d+", without)
-    assert hardware() == without.replace(" cores,", " cores, A GPU,")
-
-
 def test_images_on_a_gpu_have_the_network_for_images():
     built = _built("split-classifier", "cifar10", ["shop"], None, None).get_params()
     assert (built["bottom"], built["device"]) == ("resnet-20", "auto")
@@ -251,6 +242,39 @@ def test_seeds_that_are_added_to_models_without_a_defence_leave_lines_in_their_o
         for model in ("split-classifier", "one-shot")
         for defence, seed in ((NONE, 0), (NONE, 1), ("sign-hash", 0))
     ]
+
+
+@pytest.mark.parametrize("why", ["networks take a GPU, and there is none here", "set not found"])
+def test_what_was_measured_elsewhere_is_not_replaced_by_why_it_cannot_be_measured_here(why, tmp_path, monkeypatch):
+    grid = cells(["digits"], ["natural"], ["split-classifier"], [NONE])
+    wanted = trials(grid, TINY)
+    found = {"quality": {"rows": 9, "accuracy": 0.5, "commonest": 0.1}, "trained_rows": 42}
+    with Journal(tmp_path / "bench.sqlite") as journal:
+        journal.add(wanted, function="measure")
+        for trial in wanted:
+            journal.claim(trial)
+            journal.finish(trial, Outcome(found if "model" in trial.configuration else {"columns": {"bank": 1}}))
+        before = write_results(tmp_path, grid, journal.table(wanted))
+        monkeypatch.setattr("colonnade.experiment.bench.Cell.why_not", lambda cell: why)
+        here = [trial for trial in wanted if "model" not in trial.configuration]
+        if why == "set not found":
+            monkeypatch.setattr("colonnade.experiment.bench_results.why_no_set", lambda *_: why)
+            here = []
+        assert write_results(tmp_path, grid, journal.table(here)) == before
+
+
+def test_a_trial_is_told_with_the_machine_that_ran_it(tmp_path):
+    grid = cells(["digits"], ["natural"], ["split-classifier"], [NONE])
+    wanted = [trial for trial in trials(grid, TINY) if "model" in trial.configuration]
+    there = {"quality": {"rows": 9, "accuracy": 0.5, "commonest": 0.1}, "trained_rows": 42, "hardware": "a machine"}
+    with Journal(tmp_path / "bench.sqlite") as journal:
+        journal.add(wanted, function="measure")
+        for trial in wanted:
+            journal.claim(trial)
+            journal.finish(trial, Outcome(there))
+        rows = write_results(tmp_path, grid, journal.table(wanted))
+    assert [row["hardware"] for row in rows] == ["a machine"]
+    assert "Run with a machine; version" in (tmp_path / "bench.md").read_text()
 
 
 def test_a_page_without_marks_is_not_written_into():

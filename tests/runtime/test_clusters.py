@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from colonnade.runtime.clusters import dask_cluster, ray_cluster, worker_environment
+from colonnade.runtime.clusters import dask_cluster, n_fitting, places_here, ray_cluster, worker_environment
 
 ASK_DASK = """
 import sys, distributed
@@ -29,6 +29,22 @@ def stranger(code, address):
     known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     asked = [sys.executable, "-c", code, address]
     return subprocess.run(asked, capture_output=True, text=True, env=known, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "gpus", "places"),
+    [
+        ("0,1", 0.6, ["0", "1"]),
+        ("0,1", 0.5, ["0", "0", "1", "1"]),
+        ("0,1,2", 0.7, ["0", "1", "2"]),
+        ("0,1,2,3,4", 2, ["0,1", "2,3"]),
+    ],
+)
+def test_every_worker_sees_the_gpus_that_it_asked_for(found, gpus, places, monkeypatch):
+    """A share is of one GPU: what is left of two makes no third worker, which would see none."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", found)
+    assert [place["CUDA_VISIBLE_DEVICES"] for place in places_here(9, 1, gpus)] == places
+    assert n_fitting([(9, len(found.split(",")))], 1, gpus) == len(places)
 
 
 @pytest.mark.slow

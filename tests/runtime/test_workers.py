@@ -9,14 +9,20 @@ import time
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from colonnade._version import code_version
 from colonnade.align.state import FEW_POINTS, masked, multiplied, workers_for
 from colonnade.crypto.curve import make_key
-from colonnade.errors import DataError, EngineError, MissingExtra, PeerChanged
+from colonnade.errors import DataError, EngineError, MissingExtra, PeerChanged, PlanError
 from colonnade.roles import PublicPlan, Roles
+from colonnade.runtime.cluster_workers import answer_if_same
 from colonnade.runtime.party import Party
-from colonnade.runtime.workers import ThisProcess
+from colonnade.runtime.placed import Placed, ReadRecipe
+from colonnade.runtime.workers import Crew, ThisProcess
+from colonnade.tables.parts import Parts
 
 KEY = make_key()
 CHUNKS = [np.random.default_rng(i).integers(0, 256, (20, 16), dtype=np.uint8) for i in range(9)]
@@ -85,6 +91,27 @@ def test_an_error_that_is_made_from_more_than_words_arrives_too(crew, kind, erro
         ask_for_more(kind)
     assert str(found.value) == str(wanted.value)
     assert vars(found.value) == vars(wanted.value)
+
+
+def test_workers_of_a_cluster_are_told_functions_that_they_can_import(tmp_path):
+    """Ray would send the source of any other function along."""
+    crew = Crew("ray")
+    with pytest.raises(PlanError, match="import a function by its name"):
+        list(crew.map(lambda item: item, [1]))
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "part.parquet")
+    parts = Parts.of(tmp_path, "id", [], None)
+    placed = Placed(crew, (0, 1), ReadRecipe("example", parts, {0: np.arange(1)}))
+    with pytest.raises(PlanError, match="import a function by its name"):
+        placed.then(lambda part: part)
+
+
+def test_a_worker_of_a_cluster_answers_no_other_version():
+    """A node may join a cluster when versions have been compared already."""
+    asked = (abs, (-2,), None, 0, None, ())
+    assert answer_if_same(code_version(), *asked) == 2
+    refused = answer_if_same("0.0.0+other", *asked)
+    assert "A worker should have colonnade 0.0.0+other, as the process that asks has" in str(refused.error)
+    assert isinstance(refused.error, PlanError)
 
 
 def pages_cleared(n_times):

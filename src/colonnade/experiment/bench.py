@@ -24,7 +24,7 @@ from colonnade.catalogue import DEFENCES, MODELS, attacks_of_audit
 from colonnade.data.datasets import FOLDER_VARIABLE, DatasetInfo, Task, available, load
 from colonnade.data.partition import train_test_split
 from colonnade.data.splits import ColumnSplit, cut_columns, parse
-from colonnade.devices import computes_on_gpu
+from colonnade.devices import computes_on_gpu, hardware
 from colonnade.errors import DataError, PlanError
 from colonnade.experiment.measurement import measured
 from colonnade.experiment.quality import classification_quality
@@ -209,7 +209,11 @@ def _cost(wanted: Mapping[str, Any]) -> int:
 
 
 def measure(trial: Trial) -> dict[str, Any]:
-    """The figures of a trial: of a cell, or of a cut where the configuration names no model."""
+    """The figures of a trial and where it ran: of a cell, or of a cut where the configuration names no model."""
+    return _measured(trial) | {"hardware": hardware()}
+
+
+def _measured(trial: Trial) -> dict[str, Any]:
     how = trial.configuration
     name = str(how["set"])
     cut = cut_columns(load(name, rows=int(how["drawn"]), seed=trial.seed), str(how["split"]), seed=trial.seed)

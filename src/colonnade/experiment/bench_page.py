@@ -176,8 +176,7 @@ def _made(rows: Sequence[Row]) -> list[str]:
     ran = [row for row in rows if row.get("date")]
     if not ran:
         return ["Nothing was measured."]
-    dates, machines = (sorted({row[key] for row in ran}) for key in ("date", "hardware"))
-    versions = sorted({row["code_version"] for row in ran})
+    dates = sorted({row["date"] for row in ran})
     seeds = len({row["seed"] for row in ran})
     most, nulls = (sorted({row[key] for row in ran}) for key in ("rows", "nulls"))
     more = {row["set"]: row["drawn"] for row in ran if (row.get("drawn") or 0) > row["rows"]}
@@ -186,12 +185,18 @@ def _made(rows: Sequence[Row]) -> list[str]:
     thorough = any(row["thorough"] for row in ran)
     minutes = sum(row["seconds"] for row in ran) / 60
     return [
-        f"Made by `colonnade bench` on {_listed(dates)} with {'; '.join(machines)}; version {', '.join(versions)}: "
+        f"Made by `colonnade bench` on {_listed(dates)} with {_where(rows)}: "
         f"at most {_listed(f'{n:,}' for n in most)} rows of a set{drawn}, {how_many(seeds, 'seed')}, "
         f"{_listed(nulls)} null run{'' if nulls == [1] else 's'} of each attack with each seed, "
         f"{'all attacks in several forms' if thorough else 'the attacks of an ordinary audit'}, "
         f"{len(ran):,} trials in {minutes:,.0f} minutes of one core."
     ]
+
+
+def _where(rows: Sequence[Row]) -> str:
+    """On which machines and by which versions lines were made, in words."""
+    machines, versions = (sorted({row[key] for row in rows if row.get("date")}) for key in ("hardware", "code_version"))
+    return f"{'; '.join(machines)}; version {', '.join(versions)}"
 
 
 def _absent(rows: Sequence[Row]) -> Iterator[str]:
@@ -256,6 +261,7 @@ def _setting(rows: Sequence[Row], first: str, attacks: Sequence[Row]) -> Iterato
                 *([f"A constant guess is right in {mean(constant):.3f} of the held-out rows."] if constant else []),
                 *_no_better(measured),
                 *_unjoined(rows, attacks),
+                f"Run with {_where(rows)}.",
             ]
         )
         yield ""

@@ -8,8 +8,6 @@ bench.md                the page, made from these two
 from __future__ import annotations
 
 import math
-import os
-import platform
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from io import BytesIO
@@ -20,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from colonnade.devices import gpu_name
+from colonnade.devices import hardware
 from colonnade.errors import StorageError
 from colonnade.experiment.bench import NONE, SETS, SPLITS, Cell, why_no_set
 from colonnade.experiment.bench_page import page
@@ -57,10 +55,13 @@ def write_page(out: Path) -> tuple[Rows, Rows]:
 
 
 def _beside(earlier: tuple[Rows, Rows], new: tuple[Rows, Rows]) -> tuple[Rows, Rows]:
-    """Both with the new lines in place of earlier ones of the same cells, unless the new ones were not run."""
-    had = {_cell(row) for row in earlier[0] if row.get("why") != STOPPED}
-    stopped = {_cell(row) for row in new[0] if row.get("why") == STOPPED}
-    replaced = {_cell(row) for row in new[0]} - (had & stopped)
+    """Both with the new lines in place of earlier ones of the same cells, unless only the earlier ones were run.
+
+    A cell that cannot be run here, for want of a GPU or a file, may have been run elsewhere.
+    """
+    ran = {_cell(row) for row in earlier[0] if row.get("date")}
+    not_run = {_cell(row) for row in new[0] if not row.get("date")}
+    replaced = {_cell(row) for row in new[0]} - (ran & not_run)
     lines = [*earlier[0], *new[0]]
     known: dict[str, Iterable[Any]] = {
         "set": SETS,
@@ -109,7 +110,7 @@ def lines_of(grid: Sequence[Cell], table: pa.Table) -> tuple[Rows, Rows]:
     for cell in grid:
         if (cell.set, cell.split) not in absent and (why := cell.why_not()):
             rows.append({**vars(cell), "why": why})
-    machine = hardware()
+    machine = hardware()  # Of a trial that failed, and so did not say where.
     for trial in table.to_pylist():
         said = {name: value for name, value in trial.items() if value is not None}
         about = {name: said[name] for name in _NAMES if name in said} | {"seed": said["trial.seed"]}
@@ -126,21 +127,11 @@ def lines_of(grid: Sequence[Cell], table: pa.Table) -> tuple[Rows, Rows]:
     return sorted(rows, key=place), sorted(attacks, key=place)
 
 
-def hardware() -> str:
-    """This machine in words."""
-    model = platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
-    gpu = f", {name}" if (name := gpu_name()) else ""
-    return f"{model}, {os.cpu_count()} cores{gpu}, {platform.system()}, Python {platform.python_version()}"
-
-
 def _figures(trial: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in trial.items()
-        if not name.startswith(("trial.", "attacks.")) and name not in (*_NAMES, "refused")
+        if not name.startswith(("trial.", "attacks.")) and name not in (*_NAMES, "refused", "hardware")
     }
 
 
@@ -151,7 +142,7 @@ def _circumstances(trial: Mapping[str, Any], machine: str) -> dict[str, Any]:
         "seconds": round(trial["trial.seconds"], 2),
         "code_version": trial["trial.code_version"],
         "date": datetime.fromtimestamp(trial["trial.started"], UTC).date().isoformat(),
-        "hardware": machine,
+        "hardware": trial.get("hardware") or machine,
     }
 
 

@@ -7,15 +7,27 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any
 
-from colonnade.runtime.answers import Worker, answer, drop_all
+from colonnade._version import code_version
+from colonnade.errors import PlanError
+from colonnade.runtime.answers import Raised, Worker, answer, drop_all
 from colonnade.runtime.clusters import dask_cluster, ray_cluster, worker_environment
+from colonnade.runtime.named import require_version
+
+
+def answer_if_same(version: str, *arguments: Any) -> Any:
+    """Do one call as a worker that has the version of the process that calls; nodes may join a cluster at any time."""
+    try:
+        require_version(version)
+    except PlanError as error:
+        return Raised(error)
+    return answer(*arguments)
 
 
 class _Actor:
     """What runs at a node: answers calls, and keeps portions for as long as it lives."""
 
-    def answer(self, *arguments: Any) -> Any:
-        return answer(*arguments)
+    def answer(self, version: str, *arguments: Any) -> Any:
+        return answer_if_same(version, *arguments)
 
 
 def ray_workers(connected: ExitStack, address: str | None, n: int) -> Callable[[int], Worker]:
@@ -34,7 +46,7 @@ def ray_workers(connected: ExitStack, address: str | None, n: int) -> Callable[[
             self._actor = actor.remote()
 
         def submit(self, *arguments: Any) -> Future[Any]:
-            future: Future[Any] = self._actor.answer.remote(*arguments).future()
+            future: Future[Any] = self._actor.answer.remote(code_version(), *arguments).future()
             return future
 
         def end(self) -> None:
@@ -61,9 +73,8 @@ def dask_workers(connected: ExitStack, address: str | None, n: int) -> Callable[
 
         def submit(self, *arguments: Any) -> Future[Any]:
             # Another worker may answer, where this one is gone: it makes what it does not hold.
-            begun = client.submit(
-                answer, *arguments, workers=[self._address], allow_other_workers=True, pure=False, retries=0
-            )
+            where = {"workers": [self._address], "allow_other_workers": True}
+            begun = client.submit(answer_if_same, code_version(), *arguments, **where, pure=False, retries=0)
             return _Awaited(begun)
 
         def end(self) -> None:

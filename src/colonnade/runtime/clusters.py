@@ -61,12 +61,20 @@ def places_here(jobs: int | None, threads: int, gpus: float) -> list[dict[str, s
         return [common] * jobs
     found = visible_gpus()
     require_fitting([(threads, len(found))], threads, gpus, "this machine")
-    fitting = int(len(found) / gpus)
     whole, sharing = max(1, int(gpus)), max(1, int(1 / gpus))
     return [
         {**common, "CUDA_VISIBLE_DEVICES": ",".join(found[place // sharing * whole :][:whole])}
-        for place in range(min(jobs, fitting))
+        for place in range(min(jobs, _sharing_gpus(len(found), gpus)))
     ]
+
+
+def _sharing_gpus(n_gpus: float, gpus: float) -> int:
+    """How many tasks fit on GPUs: a share is of one GPU, and what is left of each is of no use to a further task.
+
+    >>> _sharing_gpus(2, 0.6), _sharing_gpus(2, 0.5), _sharing_gpus(5, 2)
+    (2, 4, 2)
+    """
+    return int(n_gpus) * int(1 / gpus) if gpus < 1 else int(n_gpus // gpus)
 
 
 def n_fitting(nodes: Iterable[tuple[float, float]], threads: int, gpus: float) -> int:
@@ -75,7 +83,7 @@ def n_fitting(nodes: Iterable[tuple[float, float]], threads: int, gpus: float) -
     >>> n_fitting([(4, 0), (3, 0)], threads=2, gpus=0)
     3
     """
-    return sum(int(min(cores // threads, n_gpus / gpus if gpus else cores)) for cores, n_gpus in nodes)
+    return sum(int(min(cores // threads, _sharing_gpus(n_gpus, gpus) if gpus else cores)) for cores, n_gpus in nodes)
 
 
 def require_fitting(nodes: Sequence[tuple[float, float]], threads: int, gpus: float, where: str) -> None:

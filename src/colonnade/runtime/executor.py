@@ -26,8 +26,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from itertools import chain
-from operator import attrgetter
-from types import FunctionType
 from typing import Any, TypeVar
 
 from colonnade._version import code_version
@@ -41,6 +39,7 @@ from colonnade.runtime.clusters import (
     require_fitting,
     worker_environment,
 )
+from colonnade.runtime.named import NamedFunction, named_function, require_version
 
 T = TypeVar("T")
 
@@ -231,7 +230,7 @@ class Ray(_Spread):
 
     @contextmanager
     def _pool(self, function: Callable[[Any], Any]) -> Iterator[Pool]:
-        named = _named(function)
+        named = named_function(function)
         here = [] if self.address else places_here(self.n_jobs, self.threads, self.gpus)
         with ray_cluster(self.address, cores=len(here) * self.threads, threads=self.threads) as ray:
             yield _RayTasks(ray, named, self)
@@ -258,7 +257,7 @@ class Dask(_Spread):
 
     @contextmanager
     def _pool(self, function: Callable[[Any], Any]) -> Iterator[Pool]:
-        named = _named(function)
+        named = named_function(function)
         here = [] if self.address else places_here(self.n_jobs, self.threads, self.gpus)
         with dask_cluster(self.address, here, threads=self.threads, gpus=self.gpus) as client:
             yield _DaskTasks(client, named, self)
@@ -330,7 +329,7 @@ class _ClusterTasks(Pool):
 
     engine: str
 
-    def __init__(self, named: _Named, asked: _Spread) -> None:
+    def __init__(self, named: NamedFunction, asked: _Spread) -> None:
         self._named, self._asked = named, asked
         self._running: set[Any] = set()
         self._room, self._looked = 0, -math.inf
@@ -373,7 +372,7 @@ class _ClusterTasks(Pool):
 class _RayTasks(_ClusterTasks):
     engine = "Ray"
 
-    def __init__(self, ray: Any, named: _Named, asked: Ray) -> None:
+    def __init__(self, ray: Any, named: NamedFunction, asked: Ray) -> None:
         self._ray = ray
         self._task = ray.remote(_perform).options(
             num_cpus=asked.threads,
@@ -414,7 +413,7 @@ class _RayTasks(_ClusterTasks):
 class _DaskTasks(_ClusterTasks):
     engine = "Dask"
 
-    def __init__(self, client: Any, named: _Named, asked: Dask) -> None:
+    def __init__(self, client: Any, named: NamedFunction, asked: Dask) -> None:
         self._client = client
         distributed = imported("distributed", "dask", "The engine 'dask'")
         self._wait, self._killed = distributed.wait, distributed.KilledWorker
@@ -457,67 +456,16 @@ class _DaskTasks(_ClusterTasks):
 
 
 @dataclass(frozen=True)
-class _Named:
-    """A function by the name under which every worker that has the same package finds it, and what is bound to it."""
-
-    module: str
-    name: str
-    arguments: tuple[Any, ...] = ()
-    keywords: tuple[tuple[str, Any], ...] = ()
-
-    def found(self) -> Callable[..., Any]:
-        """The function with what is bound to it."""
-        arguments = [_found(each) for each in self.arguments]
-        return partial(_imported(self.module, self.name), *arguments, **{k: _found(v) for k, v in self.keywords})
-
-
-def _found(value: Any) -> Any:
-    return value.found() if isinstance(value, _Named) else value
-
-
-def _imported(module: str, name: str) -> Any:
-    return attrgetter(name)(import_module(module))
-
-
-def _named(function: Callable[..., Any]) -> _Named:
-    """The name of a function; refused where a worker could not import it, because source does not travel."""
-    if isinstance(function, partial):
-        inner = _named(function.func)
-        arguments = (*inner.arguments, *map(_named_inside, function.args))
-        keywords = {**dict(inner.keywords), **{k: _named_inside(v) for k, v in function.keywords.items()}}
-        return replace(inner, arguments=arguments, keywords=tuple(keywords.items()))
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    found = None
-    with suppress(ImportError, AttributeError):
-        found = _imported(str(module), name)
-    if module == "__main__" or found is not function:
-        raise PlanError(
-            "A cluster's workers import a function by its name, so it should stand at the top of an installed module, "
-            f"but {name or function!r} is in {module or 'no module'}. Move it into a module that every worker has, or "
-            "use the engine 'local'."
-        )
-    return _Named(str(module), name)
-
-
-def _named_inside(value: Any) -> Any:
-    return _named(value) if isinstance(value, FunctionType | partial) else value
-
-
-@dataclass(frozen=True)
 class _Asked:
     """What a worker of a cluster is asked: to call a function, with the code that the asking process has."""
 
-    function: _Named
+    function: NamedFunction
     task: Any
     version: str
 
     def answer(self, _: None) -> Any:
         """The value of the function."""
-        if self.version != code_version():
-            raise PlanError(
-                f"A worker should have colonnade {self.version}, as the process that asks has, but it has "
-                f"{code_version()}. Install the same version on every worker."
-            )
+        require_version(self.version)
         return self.function.found()(self.task)
 
 

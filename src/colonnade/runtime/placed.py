@@ -95,6 +95,7 @@ class Placed(Placement[P]):
         return self._crew.results(calls)
 
     def then(self, function: Callable[..., Q], *shared: Any, per_part: Iterable[Any] | None = None) -> Placed[Q]:
+        self._crew.require_known(function)
         own = dict(zip(range(len(self)), arguments(per_part), strict=False))
         return Placed(self._crew, self.bounds, AppliedRecipe(_new_name(), self._recipe, function, shared, own))
 

@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar
 
 from colonnade.errors import EngineError
 from colonnade.runtime.answers import LocalWorker, Missing, Raised, Recipe, Worker
+from colonnade.runtime.named import named_function
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -148,15 +149,22 @@ class Crew(Workers):
 
         Raises:
             EngineError: One call lost several workers.
+            PlanError: Workers of a cluster could not import a function by its name.
         """
         ahead: deque[_Begun] = deque()
         for call in calls:
+            self.require_known(call.function)
             slot = self._freest(ahead) if call.slot is None else call.slot
             ahead.append(self._begin(call, slot))
             if len(ahead) > AHEAD * self.n:
                 yield self._finished(ahead)
         while ahead:
             yield self._finished(ahead)
+
+    def require_known(self, function: Callable[..., Any]) -> None:
+        """Refuse a function that workers of a cluster could not import by its name: source does not travel there."""
+        if self.engine != "local":
+            named_function(function)
 
     def forget(self, names: Iterable[str]) -> None:
         """Let workers drop portions that nobody asks for any more, with the next call that they are given."""
