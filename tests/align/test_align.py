@@ -27,6 +27,7 @@ from colonnade.align.identifiers import as_text
 from colonnade.align.messages import AlignTerms, MaskedIds, OrderDigest
 from colonnade.align.rr22 import INTERPRETER_VARIABLE
 from colonnade.align.star import expanded
+from colonnade.catalogue import MODELS
 from colonnade.crypto.curve import multiply
 from colonnade.data import load
 from colonnade.errors import ColonnadeError, DataError, PlanError, PrivacyError, ProtocolError, StorageError
@@ -1257,6 +1258,39 @@ def test_a_run_that_aligned_its_rows_is_audited_against_rows_in_the_common_order
     used = Simulated(run, nulls=1).tables
     here, there = (used[name].column("value") for name in ("bank", "shop"))
     assert (here == there).sum() == (~np.isnan(there)).sum() > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{"join": "left"}, {"duplicates": "all"}], ids=["rows without a partner", "repeated"])
+@pytest.mark.parametrize(
+    ("model", "arbiter"),
+    [("logistic-regression", None), ("logistic-regression", "judge"), ("secureboost-classifier", None)],
+)
+def test_models_that_hide_their_rows_train_on_every_kind_of_alignment(model, arbiter, how):
+    random = np.random.default_rng(0)
+    people = {"bank": random.permutation(260), "shop": random.permutation(280)[:200]}
+    if how.get("duplicates"):
+        people["bank"] = np.concatenate([people["bank"], people["bank"][:40]])
+    common = np.isin(people["bank"], people["shop"])
+    held = {
+        name: Table.of(
+            {
+                "id": found.astype(str),
+                "value": found + random.normal(size=len(found)),
+                **({"late": (found > 130).astype(int)} if name == "bank" else {}),
+            },
+            labels="late" if name == "bank" else None,
+        )
+        for name, found in people.items()
+    }
+    few = {"max_iter": 60, "rows_per_column": 0, "fewest_rows": 1}
+    fit = MODELS[model](**({"n_estimators": 3, "leak_budget": None} if "boost" in model else few)).fit
+    roles = Roles(label="bank", features=("shop",), arbiter=arbiter)
+    run = simulate(Aligned(Align(Settings(**how), limits=ANY_SIZE), fit), held, roles=roles)
+    assert run.alignments["bank"].size == (len(common) if "join" in how else common.sum())
+    aligned = run.on_aligned_rows()
+    guessed = aligned.predict(aligned.simulation.tables).values
+    assert (guessed == aligned.simulation.tables["bank"].labels).mean() > 0.95
 
 
 def test_a_run_that_only_aligned_is_not_audited():
