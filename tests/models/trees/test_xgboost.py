@@ -15,6 +15,8 @@ from colonnade.tables.table import Table
 
 pytest.importorskip("xgboost")
 
+SLICES = Path(__file__).parents[2] / "data" / "slices"
+
 
 def generated(n_rows, seed, *, missing=0.0):
     random = np.random.default_rng(seed)
@@ -108,17 +110,19 @@ def test_a_comparison_notices_trees_on_other_bins():
     assert found.share < 0.9
 
 
-needs_folder = pytest.mark.skipif(not os.environ.get("COLONNADE_DATA"), reason="COLONNADE_DATA is not set")
+def fewest(nodes):
+    """How many nodes should be compared: of whole data sets so many, of slices a tenth."""
+    return nodes if os.environ.get("COLONNADE_DATA") else nodes // 10
 
 
 def real(file, label, dropped, max_bin):
-    """The bins and classes of a data set; levels of categorical columns as if they were numbers.
+    """The bins and classes of a data set, or of its slice; levels of categorical columns as if they were numbers.
 
     xgboost puts levels in another order than ours, so as levels they are compared with a plain search instead.
     """
     import pyarrow.parquet as pq
 
-    arrow = pq.read_table(Path(os.environ["COLONNADE_DATA"]) / file)
+    arrow = pq.read_table(Path(os.environ.get("COLONNADE_DATA") or SLICES) / file)
     labels = np.unique(arrow.column(label).to_numpy(), return_inverse=True)[1].astype(np.float64)
     table = Table.of(arrow.drop_columns([label, *dropped]), ids=None)
     encoded = Bins.learned(table, np.arange(len(table)), max_bin=max_bin).encode(table)
@@ -132,27 +136,27 @@ FILES = [
 ]
 
 
-@needs_folder
 @pytest.mark.slow
 @pytest.mark.parametrize("max_bin", [32, 255])
 @pytest.mark.parametrize(("file", "label", "dropped"), FILES, ids=[file for file, *_ in FILES])
 def test_trees_on_real_data_are_those_of_xgboost(file, label, dropped, max_bin):
     bins, labels = real(file, label, dropped, max_bin)
     found = compared(bins, labels, "binary:logistic", 20, TreeParameters(max_depth=5))
-    assert found.equal > 500
+    assert found.equal > fewest(500)
     assert found.share >= 0.999
 
 
-@needs_folder
 @pytest.mark.slow
 def test_trees_of_seven_classes_on_real_data_are_those_of_xgboost():
     bins, labels = real("covtype.parquet", "Cover_Type", [], 32)
     found = compared(bins, labels, "multi:softprob", 2, TreeParameters(max_depth=5), n_classes=7)
-    assert found.equal > 300
+    assert found.equal > fewest(300)
     assert found.share >= 0.999
 
 
-@needs_folder
+@pytest.mark.skipif(
+    not os.environ.get("COLONNADE_DATA"), reason="two rows of a slice move the area by more than the bound"
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(("file", "label", "dropped"), FILES, ids=[file for file, *_ in FILES])
