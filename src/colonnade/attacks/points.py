@@ -74,9 +74,13 @@ class Points:
 
     @classmethod
     def of_columns(cls, view: View) -> Points:
-        """The attacker's own columns as standardised numbers, for every row."""
+        """The attacker's own columns as standardised numbers, for every row.
+
+        Where no column varies, there is one of zeros, so that attacks which fit a model to columns need not ask.
+        """
         table = view.own.table
-        return cls(np.arange(len(table)), filled(table))
+        columns = filled(table)
+        return cls(np.arange(len(table)), columns if columns.shape[1] else np.zeros((len(table), 1)))
 
     def beside(self, other: Points) -> Points:
         """The rows that both have, with the numbers of both side by side."""

@@ -120,7 +120,7 @@ def foretold(x: Float64Array, classes: Int64Array, n_classes: int, random: np.ra
 
 
 def compressed(points: Points) -> Points:
-    """The same rows on their principal components, whitened; at most 16 of them."""
+    """The same rows on their principal components, whitened; at most 16 of them, and one of zeros if no row differs."""
     from scipy.linalg import eigh
 
     centred = points.values - points.values.mean(axis=0)
@@ -128,5 +128,7 @@ def compressed(points: Points) -> Points:
     values, directions = eigh(
         centred.T @ centred / len(centred), subset_by_index=(max(0, width - COMPONENTS), width - 1)
     )
-    kept = values > 1e-9 * max(float(values.max(initial=0.0)), 1e-300)
-    return Points(points.rows, centred @ (directions[:, kept] / np.sqrt(values[kept])))
+    kept = values > 1e-9 * max(float(values[-1]), 1e-300)
+    # Eigenvalues come in rising order: the last one is the largest.
+    kept[-1] = True
+    return Points(points.rows, centred @ (directions[:, kept] / np.sqrt(np.maximum(values[kept], 1e-300))))

@@ -42,6 +42,10 @@ from colonnade.wire.message import Float32Array, Float64Array, Int64Array
 Penalty: TypeAlias = Literal["wandering", "potential-energy", "distance-correlation"]
 PENALTIES: tuple[Penalty, ...] = ("wandering", "potential-energy", "distance-correlation")
 STARTS, ROUNDS = 8, 30
+# A batch of fewer rows is solved from so many times as many clusterings: from few rows most end in a wrong cut.
+SMALL_BATCH, MORE_STARTS = 256, 8
+# A cut that leaves a smaller share unexplained is the right one.
+ALL_EXPLAINED = 1e-6
 # How often networks learn from the batches of which this share is explained at least, and how sure these labels are.
 LESSONS, EXPLAINED, SURE = 2, 0.8, 0.95
 SOFTENED = 0.05
@@ -53,7 +57,8 @@ class PenaltyClasses(Attack):
 
     Args:
         penalty: Which one the label party added to its loss.
-        starts: From how many clusterings of a batch's gradients to start.
+        starts: From how many clusterings of a batch's gradients to start, and eight times as many where a batch has
+            fewer than 256 rows.
 
     >>> PenaltyClasses(penalty="potential-energy").needs.known_labels
     4
@@ -201,7 +206,7 @@ def solved(
         penalty: What the label party added to its loss.
         believed_classes: Classes to start from, besides clusters of gradients.
         random: Where clusters start.
-        n_starts: How many clusterings to start from.
+        n_starts: How many clusterings to start from; a small batch takes more. None is made once a cut explains all.
         beside_loss: Whether wandering has a mean gradient of each class beside it. Penalties on pairs always have.
     """
     lengths = np.linalg.norm(z, axis=1, keepdims=True)
@@ -209,13 +214,12 @@ def solved(
     angular = penalty != "distance-correlation"
     pull = g * lengths if angular else g
     pull = pull / max(float(np.abs(pull).mean()), TINY)
-    starts = [] if believed_classes is None else [believed_classes]
-    if len(z) >= n_classes:
-        starts += [k_means(pull, n_classes, random, restarts=1)[0] for _ in range(n_starts)]
+    n_starts *= MORE_STARTS if len(z) < SMALL_BATCH else 1
     pushes = None if penalty == "wandering" else _pushes(units if angular else z, penalty)
     stretched = lengths / max(float(lengths.mean()), TINY) if beside_loss else np.zeros_like(lengths)
+    in_all = max(float((pull**2).sum()), TINY)
     best, found = np.inf, np.zeros((len(z), n_classes))
-    for classes in starts:
+    for classes in _starts(pull, n_classes, believed_classes, random, n_starts):
         for _ in range(ROUNDS):
             if pushes is None:
                 unlike = _unlike_sums(units, stretched, pull, classes, n_classes)
@@ -228,7 +232,19 @@ def solved(
         left = float(unlike.min(axis=1).sum())
         if left < best:
             best, found = left, unlike
-    return found, 1 - best / max(float((pull**2).sum()), TINY)
+        if best < ALL_EXPLAINED * in_all:
+            break
+    return found, 1 - best / in_all
+
+
+def _starts(
+    pull: Float64Array, n_classes: int, believed_classes: Int64Array | None, random: np.random.Generator, n_starts: int
+) -> Iterator[Int64Array]:
+    """Classes to start from: those that are believed, if any, and clusters of gradients."""
+    if believed_classes is not None:
+        yield believed_classes
+    for _ in range(n_starts if len(pull) >= n_classes else 0):
+        yield k_means(pull, n_classes, random, restarts=1)[0]
 
 
 def _unlike_sums(
