@@ -5,7 +5,8 @@ known labels of each class, bottoms with 64 or 96 hidden units and embeddings of
 to 40 epochs. *score* is that of the best attack in each run, chosen by the truth in both studies, *alone* what the
 attacker reaches with its own columns and the same known labels, by the best of a suite that is chosen by the truth as
 well; *excess* is the difference in points. Scores are AUCs of two classes, balanced accuracies of ten classes here and
-accuracies there. One shot is in neither list: it sends nothing that depends on labels.
+accuracies there. Its rows of one shot have 0 by proof and were not attacked there, because nothing that is sent depends
+on labels; [boundary wandering](wandering.md) attacks one shot here.
 
 Where both differ, four things do. Attacks here that solve for the classes in a penalty's gradient and co-training on
 directions find *more* under penalties and sparse gradients; the last column leaves the first of these out. The earlier
