@@ -29,7 +29,7 @@ from colonnade.experiment.bench import (
     trials,
 )
 from colonnade.experiment.bench_page import BEGIN, END, page, readme_block, with_block
-from colonnade.experiment.bench_results import read_results, write_results
+from colonnade.experiment.bench_results import STOPPED, read_results, write_results
 from colonnade.experiment.sweep import Journal, sweep
 from colonnade.models.networks.base import SMALL_HELD_OUT
 from colonnade.runtime.executor import Outcome, Serial
@@ -152,7 +152,7 @@ def test_images_on_a_gpu_have_the_network_for_images():
 
 def test_images_and_curves_are_cut_naturally_only(data_folder):
     assert "784 columns are more than the 200" in Cell("mnist", "random", "one-shot").why_not()
-    assert "curves have no order" in Cell("bike-sharing-curves", "random", "functional-boost").why_not()
+    assert "these are curves" in Cell("bike-sharing-curves", "random", "functional-boost").why_not()
 
 
 @pytest.mark.parametrize(
@@ -263,6 +263,20 @@ def test_what_was_measured_elsewhere_is_not_replaced_by_why_it_cannot_be_measure
         assert write_results(tmp_path, grid, journal.table(here)) == before
 
 
+def test_seeds_that_ran_before_a_benchmark_was_stopped_are_kept(tmp_path):
+    grid = cells(["digits"], ["natural"], ["split-classifier"], [NONE])
+    wanted = [trial for trial in trials(grid, replace(TINY, seeds=3)) if "model" in trial.configuration]
+    found = {"quality": {"rows": 9, "accuracy": 0.5, "commonest": 0.1}, "trained_rows": 42}
+    with Journal(tmp_path / "bench.sqlite") as journal:
+        journal.add(wanted, function="measure")
+        for n_ran, trial in enumerate(wanted[:2], 1):
+            journal.claim(trial)
+            journal.finish(trial, Outcome(found))
+            rows = write_results(tmp_path, grid, journal.table(wanted))
+            assert [row["seed"] for row in rows if row.get("date")] == list(range(n_ran))
+            assert {row["why"] for row in rows if not row.get("date")} == {STOPPED}
+
+
 def test_a_trial_is_told_with_the_machine_that_ran_it(tmp_path):
     grid = cells(["digits"], ["natural"], ["split-classifier"], [NONE])
     wanted = [trial for trial in trials(grid, TINY) if "model" in trial.configuration]
@@ -305,8 +319,8 @@ def attacked(model: str, attack: str, score: float | None = 0.9, **more: Any) ->
     return made | {"about": "labels", "verdict": "leaks", "score": score, "null": 0.5, "alone": 0.6, **more}
 
 
-def leak(by: str, excess: float) -> dict[str, Any]:
-    told = {"by": by, "excess": excess, "score": 0.9, "alone": 0.6}
+def leak(by: str, excess: float, verdict: str = "leaks") -> dict[str, Any]:
+    told = {"by": by, "excess": excess, "score": 0.9, "alone": 0.6, "verdict": verdict}
     return {f"leak_labels_{name}": value for name, value in told.items()}
 
 
@@ -337,6 +351,25 @@ def test_figures_of_attacks_that_nobody_joined_are_marked_and_explained():
         )
     assert "| Strongest | labels | not made | 0.90 / 0.50 / 0.60 | n/a |" in page(rows, attacks)
     assert "Not joined" not in readme_block(rows[2:], attacks)
+
+
+def test_joined_attacks_that_a_single_leak_outdoes_are_marked_and_the_attack_is_named():
+    rows = [
+        line(None, alone_accuracy=0.7, central_accuracy=0.8),
+        line("split-classifier", quality_accuracy=0.6, **leak("Strongest", -0.1, "no leak found")),
+        line("one-shot", quality_accuracy=0.6, **leak("Strongest", 0.2)),
+    ]
+    attacks = [
+        attacked("split-classifier", "NormScore"),
+        attacked("split-classifier", "Strongest", 0.5, verdict="no leak found"),
+        attacked("one-shot", "EmbeddingNearest"),
+        attacked("one-shot", "Strongest"),
+    ]
+    for text in (readme_block(rows, attacks), page(rows, attacks)):
+        assert "-10†" in text
+        assert "+20 |" in text
+        assert "† A single attack (NormScore) is judged to leak labels there, and all joined are not." in text
+    assert "†" not in readme_block(rows[2:], attacks)
 
 
 def test_figures_of_several_seeds_are_told_with_their_spread_and_those_of_one_without():

@@ -60,9 +60,9 @@ LEADING: Mapping[Task, str] = {
     "classes": "accuracy",
     "count": "R2",
     "regression": "R2",
-    "curves": "RIL2",
+    "curves": "OverMean",
 }
-"""The measure of quality that is told of each kind of labels. All but RIL2, an error, are better if they are higher."""
+"""The measure of quality that is told of each kind of labels. Higher is better, but for OverMean, an error."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def why_no_split(name: str, split: str) -> str | None:
     """Why the columns of a set cannot be split so; None if they can."""
     info = _info(name)
     if split != "natural" and info.task == "curves":
-        return "curves have no order by which columns could be ranked"
+        return "splits are searched among columns of numbers, and these are curves"
     if split != "natural" and info.columns > MOST_COLUMNS:
         return f"{info.columns:,} columns are more than the {MOST_COLUMNS} among which splits are searched"
     return None

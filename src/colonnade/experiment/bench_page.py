@@ -6,7 +6,6 @@ others are bear a mark, which the text beside the table explains.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any, TypeAlias
@@ -22,6 +21,9 @@ BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 NO_ATTACK = "no attack applies"
 UNJOINED = "\\*"
 """What marks a figure of the best single attack among figures of all attacks joined."""
+OUTDONE = "†"
+"""What marks a figure of all attacks joined where a single attack is judged to leak and they are not."""
+LEAKS = ("leaks", "leaks, classes unnamed")
 _EXCESSES = "the excess of attacks on labels / on columns, in points"
 _SECRETS = {"labels": "labels", "features": "columns", "membership": "membership"}
 
@@ -81,6 +83,7 @@ def readme_block(rows: Sequence[Row], attacks: Sequence[Row]) -> str:
                 "After each figure of quality: by how many points of a hundred attacks on labels exceed what the "
                 "attacker reaches alone. Where a party makes several attacks, all of them are joined.",
                 *_unjoined(natural, attacks),
+                *_outdone(natural),
                 f"Here {_seeds(natural)}.",
                 *_trained(natural),
                 *_no_better(natural),
@@ -107,16 +110,19 @@ def with_block(text: str, block: str) -> str:
 
 
 def _marked(rows: Sequence[Row], attacks: Sequence[Row]) -> list[Row]:
-    """The lines, with a word of whether the headline about labels is the best of several attacks that nobody joined."""
-    several = Counter(
-        _trial(row)
-        for row in attacks
-        if row.get("score") is not None and row["about"] == "labels" and row["attack"] != JOINED
-    )
-    return [
-        {**row, "unjoined": row.get("leak.labels.by") not in (None, JOINED) and several[_trial(row)] > 1}
-        for row in rows
-    ]
+    """The lines, with what the headline about labels is not: of all attacks joined, or the worst verdict."""
+    singles: dict[tuple[Any, ...], list[Row]] = {}
+    for row in attacks:
+        if row.get("score") is not None and row["about"] == "labels" and row["attack"] != JOINED:
+            singles.setdefault(_trial(row), []).append(row)
+    marked = []
+    for row in rows:
+        made, is_joined = singles.get(_trial(row), []), row.get("leak.labels.by") == JOINED
+        leaking = [each["attack"] for each in made if each["verdict"] in LEAKS]
+        outdone = leaking if is_joined and row.get("leak.labels.verdict") not in LEAKS else []
+        unjoined = not is_joined and row.get("leak.labels.by") is not None and len(made) > 1
+        marked.append({**row, "unjoined": unjoined, "outdone": outdone})
+    return marked
 
 
 def _trial(row: Row) -> tuple[Any, ...]:
@@ -132,6 +138,15 @@ def _unjoined(rows: Sequence[Row], attacks: Sequence[Row]) -> Iterator[str]:
         yield (
             f"{UNJOINED} Not joined{f' ({why})' if why else ''}: the single attack that finds most, picked by the "
             "truth, so the figure is too high by luck."
+        )
+
+
+def _outdone(rows: Sequence[Row]) -> Iterator[str]:
+    """What the marks of lines mean in which a single attack is judged to leak and all joined are not, if any."""
+    if names := sorted({name for row in rows for name in row["outdone"]}):
+        yield (
+            f"{OUTDONE} A single attack ({', '.join(names)}) is judged to leak labels there, and all joined are not. "
+            "Of some twenty attacks one or two may be so judged by luck; a report's verdict is that of the worst one."
         )
 
 
@@ -261,6 +276,7 @@ def _setting(rows: Sequence[Row], first: str, attacks: Sequence[Row]) -> Iterato
                 *([f"A constant guess is right in {mean(constant):.3f} of the held-out rows."] if constant else []),
                 *_no_better(measured),
                 *_unjoined(rows, attacks),
+                *_outdone(rows),
                 f"Run with {_where(rows)}.",
             ]
         )
@@ -411,11 +427,14 @@ def _short(rows: Sequence[Row], secrets: Iterable[str]) -> str:
 
 
 def _points(rows: Sequence[Row], secret: str) -> str:
-    """The mean excess in points with its spread over seeds, marked where attacks on labels were not joined."""
+    """The mean excess in points with its spread over seeds, marked where that of labels is not what others are."""
     values = [100 * row[f"leak.{secret}.excess"] for row in rows if row.get(f"leak.{secret}.excess") is not None]
     if not values:
         return "no attack"
-    mark = UNJOINED if secret == "labels" and any(row["unjoined"] for row in rows) else ""
+    mark = ""
+    if secret == "labels":
+        mark += UNJOINED if any(row["unjoined"] for row in rows) else ""
+        mark += OUTDONE if any(row["outdone"] for row in rows) else ""
     return f"{mean(values):+.0f}" + (f" ± {stdev(values):.0f}" if len(values) > 1 else "") + mark
 
 

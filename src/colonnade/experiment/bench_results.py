@@ -60,7 +60,7 @@ def _beside(earlier: tuple[Rows, Rows], new: tuple[Rows, Rows]) -> tuple[Rows, R
     A cell that cannot be run here, for want of a GPU or a file, may have been run elsewhere.
     """
     ran = {_cell(row) for row in earlier[0] if row.get("date")}
-    not_run = {_cell(row) for row in new[0] if not row.get("date")}
+    not_run = {_cell(row) for row in new[0]} - {_cell(row) for row in new[0] if row.get("date")}
     replaced = {_cell(row) for row in new[0]} - (ran & not_run)
     lines = [*earlier[0], *new[0]]
     known: dict[str, Iterable[Any]] = {

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import mean
-from typing import Any
+from typing import Any, get_args
 
 from colonnade.attacks.base import AnyAttack
 from colonnade.attacks.labels.strongest import Strongest
 from colonnade.auditing import audit
 from colonnade.auditing.attempt import name_of
-from colonnade.auditing.contents import Finding
+from colonnade.auditing.contents import Finding, Verdict
 from colonnade.auditing.report import PrivacyReport
 from colonnade.errors import PlanError
 from colonnade.experiment.quality import quality
@@ -91,16 +91,16 @@ def measured(
 def attack_figures(report: PrivacyReport, attacks: Sequence[AnyAttack] = ()) -> dict[str, dict[str, Any]]:
     """What each attack reached beside its controls, under the names of classes that suit it best.
 
-    Where several parties make the same attack, the one that does best counts.
+    Where several parties make the same attack, the worst of them counts: by its verdict, and then by how far it exceeds
+    that party alone. The worst one is picked by the truth.
 
     Args:
         report: An audit.
         attacks: The attacks that were asked for. Of one that was not made, the figures say why.
     """
     found: dict[str, dict[str, Any]] = {}
-    for finding in report.attacks:
-        if finding.attack not in found or found[finding.attack]["score"] < finding.tests[-1].score.value:
-            found[finding.attack] = _figures(finding)
+    for finding in sorted(report.attacks, key=_place):
+        found.setdefault(finding.attack, _figures(finding))
     joined = Strongest()
     for attack in (*attacks, joined):
         name = name_of(attack)
@@ -110,6 +110,13 @@ def attack_figures(report: PrivacyReport, attacks: Sequence[AnyAttack] = ()) -> 
             verdict = INAPPLICABLE if set(lines) <= set(report.inapplicable) else NOT_MADE
             found[name] = {"verdict": verdict, "about": attack.about.value, "reason": "; ".join(lines)}
     return found
+
+
+def _place(finding: Finding) -> tuple[int, float]:
+    """Where a finding stands among those of one attack by several parties, the worst first."""
+    evidence = finding.tests[-1]
+    alone = evidence.chance if evidence.alone is None else evidence.alone.value
+    return get_args(Verdict).index(finding.verdict), alone - evidence.score.value
 
 
 def _figures(finding: Finding) -> dict[str, Any]:
