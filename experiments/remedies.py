@@ -74,6 +74,7 @@ def _one_shot(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             "after": _figures(mine),
             "attack": None,
             "excess": None,
+            "worst_seed": None,
             "single": None,
             "score": None,
             "null": None,
@@ -106,12 +107,13 @@ def _private_models(
 
 
 def _attacked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The attack that exceeds the attacker alone by most, and the single attack with the highest score."""
+    """The attack that exceeds the attacker alone by most, the worst seed, and the single attack that scores highest."""
     found = averaged_standings(rows)
     attack, single = max(found, key=lambda each: found[each].excess), best_of(found)
     return {
         "attack": attack,
         "excess": round(found[attack].excess, DIGITS),
+        "worst_seed": round(max(each.excess for row in rows for each in averaged_standings([row]).values()), DIGITS),
         "single": single,
         "score": round(found[single].score, DIGITS),
         "null": round(found[single].null, DIGITS),

@@ -77,7 +77,7 @@ def report() -> PrivacyReport:
     spent = Spent(Secret.LABELS, 1.5, 1e-5, "label", "replace-one", {"gaussian": 2}, 0.3, 1, ("a note",))
     return replace(
         report,
-        run=replace(report.run, date="2026-05-31", mode="joint", randomness="system"),
+        run=replace(report.run, date="2026-05-31", mode="joint", randomness="system", n_classes=2),
         budget={"labels": spent},
         over_runs={"bank": {"labels": spent}},
         disclosures=tuple(replace(each, under=("GradientNoise(ratio=20)",)) for each in report.disclosures),

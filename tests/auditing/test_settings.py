@@ -265,3 +265,19 @@ def test_a_table_with_too_few_rows_is_refused(toy: SimpleNamespace) -> None:
         "bank's table should hold the rows of the run, and the recording is about at least 200 rows, but the table has "
         "150. Give the rows that the run was made on, in the same order."
     )
+
+
+def test_a_report_says_how_many_classes_the_labels_have(toy: SimpleNamespace) -> None:
+    run = toy.run(n_classes=3)
+    assert audit(run, (), nulls=1).run.n_classes == 3
+    assert from_bank(run, ()).run.n_classes == 3
+    # Shop, alone, does not know.
+    assert from_bank(run, (), "shop").run.n_classes is None
+    assert audit(toy.run(labels=np.linspace(0, 1, 200)), (), nulls=1).run.n_classes == 0
+
+
+def test_whole_numbers_that_a_regression_predicts_are_no_classes(split: SimpleNamespace) -> None:
+    plan = replace(split.own["plan"], protocol="SplitRegressor.fit")
+    counts = {**split.own, "plan": plan}
+    assert audit_own_side(split.transcript, (), **counts).run.n_classes == 0
+    assert audit_own_side(split.transcript, (), **split.own).run.n_classes == 2

@@ -1,5 +1,6 @@
 """The first screen of a report, and the remedies that it names."""
 
+import csv
 import json
 import re
 import subprocess
@@ -13,9 +14,11 @@ import pytest
 from colonnade.auditing.contents import BestBaseline, Disclosure, Evidence, Finding, Leakage, Score
 from colonnade.auditing.remedies import comparable_set, remedies, sufficient, without_embeddings
 from colonnade.auditing.render.html import html
+from colonnade.auditing.render.plots import trade
 from colonnade.auditing.render.summary import (
     MEANINGS,
     SIGNS,
+    beaten,
     grounds,
     joined,
     matrix,
@@ -25,7 +28,7 @@ from colonnade.auditing.render.summary import (
     verdict,
     worst,
 )
-from colonnade.auditing.render.words import headline, questions
+from colonnade.auditing.render.words import headline, n_classes, questions
 from colonnade.auditing.report import PrivacyReport
 from colonnade.models.quality import Figure, Quality
 from colonnade.secret import Secret
@@ -94,6 +97,34 @@ def test_a_leak_of_labels_is_answered_by_a_model_and_a_defence_with_their_measur
     assert f"AUC {defence.after['AUC']:.3f} instead of {defence.before['AUC']:.3f} on credit default" in steps[1]
 
 
+def test_a_defence_is_recommended_for_the_mean_over_seeds_and_with_its_worst_seed(report: PrivacyReport) -> None:
+    (_, defence) = sufficient(2)
+    assert defence.name == "gradient-averaging"
+    assert next_steps(report)[1].startswith(
+        "Labels: under the defence gradient-averaging, on average over 3 seeds no measured attack beat the attacker "
+        "alone (in a single seed by up to 4 points): AUC "
+    )
+    (told,) = (line for line in grounds(report) if line.startswith("gradient-averaging"))
+    assert "ended 1 point below the attacker alone. In the worst single seed an attack ended 4 points above it." in told
+
+
+@pytest.mark.parametrize(
+    ("excess", "worst_seed", "said"),
+    [
+        (-0.02, -0.01, "no measured attack beat the attacker alone"),
+        (0.0, 0.004, "no measured attack beat the attacker alone (in a single seed by less than 1 point)"),
+        (0.003, 0.01, "attacks beat the attacker alone by less than 1 point (in a single seed by up to 1 point)"),
+        (0.016, 0.038, "attacks beat the attacker alone by up to 2 points (in a single seed by up to 4 points)"),
+    ],
+)
+def test_by_how_much_attacks_beat_is_told_of_the_worst_set_in_words(
+    excess: float, worst_seed: float, said: str
+) -> None:
+    (_, defence) = sufficient(2)
+    mild = replace(defence, excess=-0.1, worst_seed=-0.05)
+    assert beaten((mild, replace(defence, excess=excess, worst_seed=worst_seed))) == f"on average over 3 seeds {said}"
+
+
 def test_a_defence_that_the_run_has_is_not_recommended(report: PrivacyReport) -> None:
     (_, defence) = sufficient(2)
     held = tuple(replace(d, under=("AverageGradient",)) for d in report.disclosures)
@@ -132,9 +163,9 @@ def test_labels_that_a_feature_party_passes_on_are_the_label_partys(report: Priv
 
 
 def test_a_sufficient_remedy_hid_labels_on_every_set_that_it_was_measured_on() -> None:
-    for n_classes in (2, 10):
-        for chosen in sufficient(n_classes):
-            assert chosen.set == comparable_set(n_classes)
+    for n in (2, 10):
+        for chosen in sufficient(n):
+            assert chosen.set == comparable_set(n)
             alike = [each for each in remedies() if (each.name, each.setting) == (chosen.name, chosen.setting)]
             assert all(each.hides_labels for each in alike)
 
@@ -147,6 +178,19 @@ def test_regressions_and_trees_are_among_the_remedies_with_what_attacks_on_label
     assert not regression.hides_labels
     assert found["secureboost-classifier", "hidden sums"].hides_labels
     assert {each.name for each in sufficient(2) if each.is_model} == {"secureboost-classifier"}
+
+
+def test_the_worst_seed_of_a_remedy_is_the_most_that_any_attack_exceeded_in_any_trial() -> None:
+    with (ROOT / "docs" / "results" / "defences.csv").open(encoding="utf-8") as file:
+        trials = [row for row in csv.DictReader(file) if row["part"] == "catalogue"]
+    for each in remedies():
+        if each.is_model:
+            continue
+        mine = [row for row in trials if (row["set"], row["defence"]) == (each.set, each.name)]
+        scored = [(row, name.removesuffix(".score")) for row in mine for name in row if name.endswith(".score")]
+        most = max(float(row[f"{a}.score"]) - float(row[f"{a}.alone"]) for row, a in scored if row[f"{a}.score"])
+        assert each.worst_seed == pytest.approx(most, abs=1e-5)
+        assert each.worst_seed >= each.excess
 
 
 def test_the_remedies_that_are_shipped_are_those_that_the_results_give(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,6 +302,32 @@ def test_an_attack_that_was_told_nothing_stands_beside_what_the_party_reaches_wi
     )
 
 
+def test_what_joined_attacks_are_told_is_left_out_where_it_tells_nothing(report: PrivacyReport) -> None:
+    *singles, strongest = by_telco(report).attacks
+    nothing = replace(strongest.plain, score=Score(0.7, 0.6, 0.8), alone=BestBaseline(0.5, "chance"))
+    joined_leads = replace(report, attacks=(singles[0], replace(strongest, plain=nothing)))
+    by_chance = "By chance it would be 0.500, and telco alone does no better."
+    (question,) = (each for each in questions(joined_leads) if each.attacker == "telco")
+    assert question.findings[0].attack == "Strongest"
+    assert question.found.endswith(by_chance)
+    # A single attack leads, and more known labels are of no use to telco.
+    weak = replace(nothing, score=Score(0.6, 0.4, 0.7))
+    (question,) = (
+        each
+        for each in questions(replace(report, attacks=(singles[0], replace(strongest, plain=weak))))
+        if each.attacker == "telco"
+    )
+    assert question.findings[0].attack == "NormScore"
+    assert question.found.endswith(by_chance)
+
+
+def test_a_single_attack_that_leaks_leads_before_joined_ones_that_do_not(report: PrivacyReport) -> None:
+    *singles, strongest = by_telco(report).attacks
+    weak = replace(strongest, plain=replace(strongest.plain, score=Score(0.6, 0.5, 0.7)))
+    question = questions(replace(report, attacks=(weak, *singles)))[0]
+    assert (question.answer, question.findings[0].attack) == ("leaks", "CoTraining")
+
+
 def test_the_lead_and_the_worst_finding_name_the_same_party(report: PrivacyReport) -> None:
     of_telco = by_telco(report)
     less = Leakage(("NormScore", "CoTraining"), 0.05, Score(0.2, 0.1, 0.3), None, None)
@@ -283,7 +353,7 @@ def test_a_price_that_was_measured_is_told_for_columns_as_well(report: PrivacyRe
         f"{regression.after['AUC']:.3f}; labels +{100 * regression.excess:.0f} points) send no embedding of a row."
     )
     assert not any("not measured" in step for step in steps)
-    assert steps[-1] == "None of these figures is of your data: rehearse with colonnade simulate, then audit."
+    assert steps[-1] == "These figures are not of your data: rehearse with colonnade simulate, then audit."
 
 
 def test_a_price_that_was_not_measured_with_several_classes_is_said_not_to_be(report: PrivacyReport) -> None:
@@ -292,6 +362,50 @@ def test_a_price_that_was_not_measured_with_several_classes_is_said_not_to_be(re
         for f in leaking_columns(report).attacks
     )
     steps = next_steps(replace(report, attacks=several))
+    assert any("The price was not measured with so many classes." in step for step in steps)
+
+
+def only_columns(report: PrivacyReport, n_classes: int | None) -> PrivacyReport:
+    """A report in which only columns were attacked, of a run whose labels are known to have so many classes."""
+    columns = tuple(f for f in leaking_columns(report).attacks if f.about is Secret.FEATURES)
+    columns = tuple(replace(f, measure="R²") for f in columns)
+    return replace(report, run=replace(report.run, n_classes=n_classes), attacks=columns)
+
+
+def test_the_number_of_classes_is_the_runs_or_else_what_attacks_on_labels_show(report: PrivacyReport) -> None:
+    assert [n_classes(only_columns(report, n)) for n in (10, 2, 0, None)] == [10, 2, None, None]
+    assert n_classes(report) == 2
+    named = tuple(
+        replace(f, measure="balanced accuracy", plain=replace(f.plain, chance=chance))
+        for f, chance in zip(report.attacks, (1 / 9, 0.1, 0.1), strict=True)
+    )
+    assert n_classes(replace(report, attacks=named)) == 10
+    assert n_classes(replace(report, run=replace(report.run, n_classes=0))) is None
+
+
+@pytest.mark.parametrize("n", [0, None])
+def test_where_labels_are_no_classes_or_unknown_no_classifier_is_recommended(
+    report: PrivacyReport, n: int | None
+) -> None:
+    of_columns = only_columns(report, n)
+    (step,) = next_steps(of_columns)
+    assert step == (
+        "Columns: a regression, or boosted trees with hidden sums, sends no embedding of a row. The price was not "
+        "measured with labels like these, as far as this report knows them."
+    )
+    assert grounds(of_columns) == ()
+    assert trade(of_columns) is None
+    of_numbers = replace(report, run=replace(report.run, n_classes=0))
+    (step,) = next_steps(of_numbers)
+    assert step.startswith("None of the results that come with this version says what would have stopped this.")
+    assert trade(of_numbers) is None
+
+
+def test_ten_classes_of_which_only_columns_were_attacked_are_not_answered_by_a_binary_classifier(
+    report: PrivacyReport,
+) -> None:
+    steps = next_steps(only_columns(report, 10))
+    assert not any("logistic-regression" in step or "AUC" in step for step in steps)
     assert any("The price was not measured with so many classes." in step for step in steps)
 
 

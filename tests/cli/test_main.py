@@ -149,7 +149,7 @@ def test_a_run_that_is_there_is_refused_and_resumed_on_demand(audited: Path, tmp
 
 def test_an_audit_prints_a_verdict_of_three_lines_and_writes_the_report(audited: Path, tmp_path: Path) -> None:
     shutil.copytree(audited, tmp_path / "run")
-    result = call("audit", tmp_path / "run", "--nulls", "1", "--jobs", "1")
+    result = call("audit", tmp_path / "run", "--nulls", "3", "--jobs", "1")
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[-1] == (
@@ -159,7 +159,22 @@ def test_an_audit_prints_a_verdict_of_three_lines_and_writes_the_report(audited:
     assert lines[-4] == "No leak found by 1 attack."
     assert [line.split(":")[0] for line in lines[-3:-1]] == ["Quality", "Next"]
     assert "What could shop learn about bank's labels?" in call("report", tmp_path / "run").stdout
-    assert {len(finding.plain.null) for finding in RunFolder.open(tmp_path / "run").report().attacks} == {1}
+    assert {len(finding.plain.null) for finding in RunFolder.open(tmp_path / "run").report().attacks} == {3}
+
+
+def test_an_audit_of_fewer_null_runs_leaves_the_planned_report_as_it_was(audited: Path, tmp_path: Path) -> None:
+    shutil.copytree(audited, tmp_path / "run")
+    result = call("audit", tmp_path / "run", "--nulls", "1", "--jobs", "1")
+    assert result.stdout.splitlines()[-1].endswith("The report of the planned audit stays as it was.")
+    assert call("report", tmp_path / "run").stdout == call("report", audited).stdout
+
+
+def test_the_help_of_an_audit_says_which_report_is_replaced() -> None:
+    shown = " ".join(call("audit", "--help").stdout.replace("│", " ").split())
+    assert (
+        "An audit with fewer attacks, attackers, null runs or epochs than the plan asks for, or not as thorough, does "
+        "not replace the report of the planned audit." in shown
+    )
 
 
 def test_an_audit_of_a_named_attack_leaves_the_planned_report_as_it_was(audited: Path, tmp_path: Path) -> None:

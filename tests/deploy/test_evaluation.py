@@ -143,9 +143,13 @@ def test_an_audit_of_the_own_side_keeps_the_report_of_a_joint_one(federation: Fe
     assert PrivacyReport.from_json((bank.path / "report-joint.json").read_text()).run.mode == "joint"
     assert (bank.path / "report-joint.html").exists()
     assert bank.report() == report
-    # One of other attacks than the plan's stands beside it.
+    # One of other attacks than the plan's, or of fewer permutations, stands beside it.
     assert bank.audit(replace(planned, attacks=("direction-score",))).partial
+    careful = replace(bank, plan=replace(bank.plan, audit=replace(planned, nulls=300)))
+    assert careful.audit(planned).partial
     assert bank.report() == report
+    # 200 permutations are made at least, so fewer are not asked for in vain.
+    assert not bank.audit(replace(planned, attacks=("direction-score", "norm-score"), nulls=1)).partial
 
 
 def test_a_prediction_is_scored_on_labelled_rows_that_were_not_trained_on(federation: Federation) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,19 +98,50 @@ def test_an_audit_leaves_its_report_to_be_read(copied: RunFolder) -> None:
     assert "NormScore" in (copied.path / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("part", [{"attacks": ("norm-score",)}, {"attackers": ("shop",)}], ids=str)
-def test_an_audit_of_a_part_does_not_replace_the_report_of_the_whole(
-    copied: RunFolder, part: dict[str, tuple[str, ...]]
-) -> None:
-    one, attackers = replace(PLAN.audit, nulls=1), part.get("attackers")
-    some = replace(one, attacks=part.get("attacks", one.attacks))
+@pytest.mark.parametrize("part", [{"attacks": ("norm-score",)}, {"nulls": 1}, {"attackers": ("shop",)}], ids=str)
+def test_an_audit_of_a_part_does_not_replace_the_report_of_the_whole(copied: RunFolder, part: dict[str, Any]) -> None:
+    attackers = part.get("attackers")
+    some = PLAN.audit if attackers else replace(PLAN.audit, **part)
     first = copied.audit(some, attackers=attackers)
     assert "partial simulated audit" in (copied.path / "report.html").read_text(encoding="utf-8")
-    whole = copied.audit(one, attackers=PLAN.roles.parties)
+    whole = copied.audit(PLAN.audit, attackers=PLAN.roles.parties)
     assert (first.partial, whole.partial) == (True, False)
     again = copied.audit(some, attackers=attackers)
     assert (copied.report(), again) == (whole, first)
     assert "partial simulated audit" in (copied.path / "report-partial.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("planned", "made", "covers"),
+    [
+        ({"attacks": ("norm-score",)}, {"attacks": ("norm-score", "direction-score")}, True),
+        ({"attacks": ("norm-score", "direction-score")}, {"attacks": ("direction-score", "norm-score")}, True),
+        ({"attacks": ("norm-score", "direction-score")}, {"attacks": ("norm-score",)}, False),
+        ({"attacks": ("norm-score",)}, {}, True),
+        ({"attacks": ("hint-score",)}, {}, False),
+        ({"attacks": ("hint-score",)}, {"thorough": True}, True),
+        ({}, {"attacks": ("norm-score",)}, False),
+        ({}, {"thorough": True}, True),
+        ({"thorough": True}, {}, False),
+        ({"thorough": True}, {"thorough": True}, True),
+        ({}, {"nulls": 19}, False),
+        ({}, {"nulls": 21}, True),
+        ({"epochs": 4}, {"epochs": 3}, False),
+        ({"epochs": 4}, {"epochs": 5, "seed": 1}, True),
+    ],
+    ids=str,
+)
+def test_an_audit_is_whole_if_it_has_all_that_the_plan_asks_for(
+    planned: dict[str, Any], made: dict[str, Any], covers: bool
+) -> None:
+    assert PlannedAudit(**made).covers(PlannedAudit(**planned)) is covers
+
+
+def test_an_audit_with_more_than_the_plan_asks_for_is_whole(copied: RunFolder) -> None:
+    more = replace(PLAN.audit, attacks=("direction-score", "norm-score", "hint-score"), nulls=3)
+    report = copied.audit(more)
+    assert not report.partial
+    assert copied.report() == report
 
 
 class Counted(Serial):
@@ -138,6 +170,28 @@ def test_an_interrupted_audit_goes_on_where_it_stopped(copied: RunFolder, finish
     assert rest.done == 2
     assert not journal.exists()
     assert report == replace(audit(copied.load(), PLAN.audit.build(), nulls=4), quality=copied.quality())
+
+
+def test_an_interrupted_audit_goes_on_after_another_one_was_made(copied: RunFolder) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        copied.audit(replace(PLAN.audit, nulls=4), executor=Counted(most=3))
+    copied.audit(replace(PLAN.audit, attacks=("norm-score",)))
+    copied.audit(PLAN.audit, attackers=("shop",))
+    rest = Counted()
+    copied.audit(replace(PLAN.audit, nulls=4), executor=rest)
+    assert rest.done == 1
+    assert not list(copied.path.glob("nulls*"))
+
+
+def test_an_interrupted_audit_of_a_part_goes_on_as_well(copied: RunFolder) -> None:
+    some = replace(PLAN.audit, attacks=("norm-score",), nulls=4)
+    with pytest.raises(KeyboardInterrupt):
+        copied.audit(some, executor=Counted(most=3))
+    copied.audit(PLAN.audit)
+    rest = Counted()
+    copied.audit(some, executor=rest)
+    assert rest.done == 1
+    assert not list(copied.path.glob("nulls*"))
 
 
 @pytest.mark.slow

@@ -47,6 +47,8 @@ class RunIdentity:
         insecure: Whether messages crossed between machines without TLS.
         date: The day of the audit, as 2026-05-31; empty in early reports. Two audits that differ in nothing else are
             equal.
+        n_classes: How many classes labels have; 0 where they are no classes. None where whoever audited does not hold
+            them, and in early reports.
 
     >>> RunIdentity("0" * 64, "SplitClassifier.fit", {"bank": "label party"}, 9, 0, "seeded", "simulated").mode
     'simulated'
@@ -62,6 +64,7 @@ class RunIdentity:
     code_version: str = __version__
     insecure: bool = False
     date: str = field(default="", compare=False)
+    n_classes: int | None = None
 
     @property
     def noise_is_known(self) -> bool:
@@ -78,6 +81,7 @@ class RunIdentity:
         randomness: Source,
         seed: int | None = None,
         insecure: bool = False,
+        n_classes: int | None = None,
     ) -> RunIdentity:
         """The identity of a plan's run. Without a seed of its own a run has the plan's, which is public."""
         roles = plan.roles
@@ -92,6 +96,7 @@ class RunIdentity:
             insecure=insecure,
             mode=mode,
             date=datetime.now(UTC).date().isoformat(),
+            n_classes=n_classes,
         )
 
 
@@ -540,7 +545,8 @@ class ReportContents:
         tried: The secrets that the attacks of this audit are about, applicable or not.
         attackers: The parties that could make these attacks; empty in early reports, where every party could.
         quality: How well the model predicts rows that it was not trained on, if that was measured.
-        partial: Whether it is of other attacks, or fewer attackers, than the run's plan asks for.
+        partial: Whether it is of fewer attacks, attackers, null runs or epochs than the run's plan asks for, or less
+            thorough.
     """
 
     run: RunIdentity

@@ -25,6 +25,7 @@ class Remedy:
         after: The same with the remedy.
         attack: The attack that exceeds the attacker alone by most; None where nothing that depends on labels is sent.
         excess: By how much it does.
+        worst_seed: By how much any attack exceeds the attacker alone in the seed where one does by most.
         single: The single attack with the highest score.
         score: That score.
         null: The same attack's mean score where labels were shuffled.
@@ -45,6 +46,7 @@ class Remedy:
     after: Mapping[str, float]
     attack: str | None
     excess: float | None
+    worst_seed: float | None
     single: str | None
     score: float | None
     null: float | None

@@ -24,6 +24,8 @@ from colonnade.auditing.null import NullJournal, null_values, permuted_truth_val
 from colonnade.auditing.report import disclosures
 from colonnade.auditing.subjects.base import Made, Subject, Truth, Values
 from colonnade.auditing.subjects.by_secret import SUBJECTS
+from colonnade.auditing.subjects.labels import class_numbers
+from colonnade.catalogue import MODELS
 from colonnade.errors import DataError, PlanError
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness, Source
@@ -172,7 +174,10 @@ class Simulated(Setting):
         self.transcripts, self.ledgers = run.transcripts, run.ledgers
         self.random, self.nulls, self.delta = Randomness.seeded(seed), nulls, delta
         n_rows, seed = len(self.tables[self.plan.roles.holders[0]]), run.simulation.seed
-        self.identity = RunIdentity.of(self.plan, self.mode, n_rows=n_rows, randomness="seeded", seed=seed)
+        n_classes = _n_classes(self.plan, self.tables)
+        self.identity = RunIdentity.of(
+            self.plan, self.mode, n_rows=n_rows, randomness="seeded", seed=seed, n_classes=n_classes
+        )
         self.progress = progress
         self._executor, self._epochs, self._journal = executor, epochs, journal
         self._attackers = self.plan.roles.parties if attackers is None else attackers
@@ -257,7 +262,14 @@ class OwnSide(Setting):
         self.plan, self.owner, self.ledgers = plan, transcript.party, ledgers
         self.tables, self.transcripts = {self.owner: table}, {self.owner: transcript}
         self.random, self.nulls, self.delta = random, nulls, delta
-        self.identity = RunIdentity.of(plan, self.mode, n_rows=len(table), randomness=randomness, insecure=insecure)
+        self.identity = RunIdentity.of(
+            plan,
+            self.mode,
+            n_rows=len(table),
+            randomness=randomness,
+            insecure=insecure,
+            n_classes=_n_classes(plan, self.tables),
+        )
 
     def owners(self, subject: Subject, attack: AnyAttack) -> Sequence[str | None]:
         return (self.owner,)
@@ -311,6 +323,18 @@ class Mirror(OwnSide):
     def unmeasured(self, findings: Sequence[Finding]) -> Iterable[str]:
         for name in dict.fromkeys(finding.attacker for finding in findings):
             yield f"what {name} could do alone: it needs {name}'s own columns"
+
+
+def _n_classes(plan: PublicPlan, tables: Mapping[str, Table]) -> int | None:
+    """How many classes labels have; 0 where they are no classes, None where nobody here holds them."""
+    label = plan.roles.label
+    trained = plan.protocol.partition(".")[0]
+    model = next((name for name in MODELS if MODELS.class_name(name) == trained), None)
+    if model is not None and MODELS[model].task == "regression":
+        return 0
+    if label is None or label not in tables:
+        return None
+    return 0 if SUBJECTS[Secret.LABELS].why_not_scorable(label, tables) else class_numbers(tables[label])[1]
 
 
 def require_permutations(nulls: int) -> None:

@@ -200,7 +200,8 @@ def audit(
     --attacker the label party and the attacker audit together; both run the command at the same time.
 
     Of a simulated run every party attacks, or --attacker alone. The same command goes on with an audit that was
-    interrupted. The report of named attacks or of one attacker does not replace that of the planned audit.
+    interrupted. An audit with fewer attacks, attackers, null runs or epochs than the plan asks for, or not as thorough,
+    does not replace the report of the planned audit.
     """
     from colonnade.auditing.render.summary import verdict
     from colonnade.auditing.render.words import warnings

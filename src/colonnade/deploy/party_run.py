@@ -336,12 +336,11 @@ class PartyRun:
         """Attack what this party itself sent, without asking the others, and write the report into the folder.
 
         Args:
-            planned: How; as the plan says if None. Its nulls are permutations here, which cost next to nothing, so at
-                least 200 are made.
+            planned: How; as the plan says if None. Its nulls are permutations here, of which at least 200 are made.
         """
         from colonnade.auditing import audit_own_side
 
-        planned, found, table = planned or self.plan.audit, read_status(self.path), self._audited_table()
+        planned, found, table = _permuting(planned or self.plan.audit), read_status(self.path), self._audited_table()
         if table is None:
             raise StorageError(
                 f"{self.path} should hold the run of a party with a table, but {self.name} has none. Audit the side "
@@ -353,7 +352,7 @@ class PartyRun:
             plan=self.plan.public(),
             table=table,
             ledger=self._ledger(table),
-            nulls=max(200, planned.nulls),
+            nulls=planned.nulls,
             seed=planned.seed,
             delta=planned.delta,
             randomness=found["randomness"],
@@ -371,7 +370,7 @@ class PartyRun:
         """
         from colonnade.auditing import JointAudit
 
-        planned, found, table = planned or self.plan.audit, read_status(self.path), self._audited_table()
+        planned, found, table = _permuting(planned or self.plan.audit), read_status(self.path), self._audited_table()
         is_owner = self.name == self.plan.roles.label
         joint = JointAudit(
             self.plan.public(),
@@ -380,7 +379,7 @@ class PartyRun:
             self._transcript(),
             ledger=self._ledger(table) if is_owner else None,
             model=None if is_owner else self._share(self.path),
-            nulls=max(200, planned.nulls),
+            nulls=planned.nulls,
             delta=planned.delta,
             randomness=found["randomness"],
             insecure=found["insecure"],
@@ -439,8 +438,8 @@ class PartyRun:
 
         A joint audit takes the others' consent, so its report is kept beside that of a later audit of the own side.
         """
-        run, partial = replace(report.run, seed=self.plan.seed), planned.attacks != self.plan.audit.attacks
-        report = replace(report, run=run, quality=self.quality(), partial=partial)
+        run, asked = replace(report.run, seed=self.plan.seed), _permuting(self.plan.audit)
+        report = replace(report, run=run, quality=self.quality(), partial=not planned.covers(asked))
         name = report.file_name(self.path)
         if report.run.mode != "joint" and self._holds_joint(name):
             for file in self.path.glob(f"{name}.*"):
@@ -585,6 +584,10 @@ class PartyRun:
                     "Wait until it ends, or choose another folder with --out."
                 ) from error
             yield
+
+
+def _permuting(planned: PlannedAudit) -> PlannedAudit:
+    return replace(planned, nulls=max(200, planned.nulls))  # They cost next to nothing.
 
 
 def _join_once(protocol: Callable[[Party], R], party: Party, *, keep: Callable[[R], None] = lambda result: None) -> R:

@@ -6,8 +6,9 @@
         metrics.json               how well the model predicts held-out rows
         quality.json, ...          the same by more measures; with a section [evaluate], beside the label party alone
         report.json, report.html   the privacy report, once the run is audited
-        report-partial.json, .html beside it, one of other attacks or fewer attackers than the plan's
-        nulls.jsonl                what an interrupted audit goes on from; erased when the report is written
+        report-partial.json, .html beside it, one of less than the plan asks for
+        nulls.jsonl                what an interrupted audit goes on from; erased when its report is written
+        nulls-partial.jsonl        the same of an audit of less than the plan asks for
         alignment/                 if the plan has a section [align]: the same for the alignment, and its outcome
         bank/                      what this party alone would hold
             model.safetensors      its share of the model
@@ -243,7 +244,8 @@ class RunFolder:
     ) -> PrivacyReport:
         """Audit the finished run, and write the report as JSON and as a page; go on with an audit that was interrupted.
 
-        A report of other attacks or fewer attackers than the plan's does not replace that of the planned audit.
+        A report of fewer attacks, attackers, null runs or epochs than the plan asks for, or of a less thorough audit,
+        does not replace that of the planned audit, nor does such an audit touch what a planned one goes on from.
 
         Args:
             planned: How; as the plan says if None.
@@ -257,10 +259,10 @@ class RunFolder:
         attacks, run = planned.build(self.plan.defences), self.load()
         how: dict[str, Any] = {name: getattr(planned, name) for name in ("nulls", "seed", "delta", "epochs")}
         audited = f"{__version__} {run.plan.hash} {self.plan.seed} {planned.seed}"
-        journal = NullJournal(self.path / "nulls.jsonl", audited)
-        report = audit(run, attacks, executor=executor, attackers=attackers, journal=journal, **how)
         all_attack = attackers is None or set(attackers) >= set(run.plan.roles.parties)
-        partial = planned.attacks != self.plan.audit.attacks or not all_attack
+        partial = not (planned.covers(self.plan.audit) and all_attack)
+        journal = NullJournal(self.path / ("nulls-partial.jsonl" if partial else "nulls.jsonl"), audited)
+        report = audit(run, attacks, executor=executor, attackers=attackers, journal=journal, **how)
         report = replace(report, quality=self.quality(), partial=partial)
         report.write(self.path)
         journal.erase()

@@ -238,6 +238,22 @@ class PlannedAudit:
             return attacks_of_audit(thorough=self.thorough, defences=[planned.build() for planned in defences])
         return tuple(ATTACKS[name]() for name in self.attacks)
 
+    def covers(self, other: PlannedAudit) -> bool:
+        """Whether it makes all attacks of another audit, as thoroughly, and with as many null runs and epochs.
+
+        >>> PlannedAudit(nulls=100).covers(PlannedAudit()), PlannedAudit(("norm-score",)).covers(PlannedAudit())
+        (True, False)
+        """
+        from colonnade.catalogue import ATTACKS, THOROUGH
+
+        made = self.attacks
+        if made is None:
+            made = tuple(name for name in ATTACKS if self.thorough or name not in THOROUGH)
+        # An audit that names none makes attacks in forms that no name stands for.
+        all_made = self.attacks is None if other.attacks is None else set(other.attacks) <= set(made)
+        least = self.thorough >= other.thorough, self.nulls >= other.nulls, self.epochs >= other.epochs
+        return all_made and all(least)
+
 
 @dataclass(frozen=True)
 class PlannedRun:

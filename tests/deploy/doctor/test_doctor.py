@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from colonnade._version import __version__
+from colonnade.curves import BSplines, Curves
 from colonnade.deploy.doctor.checklist import Check, exit_code
 from colonnade.deploy.doctor.doctor import examine
 from colonnade.deploy.doctor.probe import MOST_PROBES, Probe, Report
@@ -33,6 +34,7 @@ from colonnade.plans.sections import (
     PlannedTable,
 )
 from colonnade.roles import Roles
+from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
 from colonnade.wire.certs.credentials import Credentials, show
@@ -348,6 +350,23 @@ def test_a_column_in_which_nothing_is_an_id_is_wrong(plans: dict[str, Plan], tmp
     write(tmp_path / "shop.csv", list(range(N)), mail=["none"] * N, spend=list(range(N)))
     check = wrong(by_mail(plans["shop"]))["shop", "ids"]
     assert check.said == "shop should have ids by the rule 'email' in 'mail', but none of its 40 rows has one"
+
+
+def test_curves_that_a_left_join_would_leave_without_values_are_wrong(plans: dict[str, Plan], tmp_path: Path) -> None:
+    days = Table.of({"id": range(N), "day": Curves(np.ones((N, 4)), BSplines((0, 1), 4))}, owner="shop")
+    pq.write_table(days.to_arrow(), tmp_path / "shop.parquet")
+    data = PlannedData(tables={"shop": PlannedTable(tmp_path / "shop.parquet", "id")})
+    plan = replace(plans["shop"], data=data, model=PlannedModel("functional-moments", {}))
+    inner, left = (
+        alone(replace(plan, align=PlannedAlign(fewest=1, join=join)), "shop", insecure=True)
+        for join in ("inner", "left")
+    )
+    assert ("shop", "ids") not in wrong(inner)
+    check = wrong(left)["shop", "ids"]
+    assert check.said == (
+        "join = 'left' gives shop rows without values, but its column 'day' holds curves, which have no missing values"
+    )
+    assert check.fix == "Use join = 'inner'."
 
 
 def test_fewer_ids_than_an_alignment_takes_are_wrong_before_the_others_are_met(

@@ -55,11 +55,11 @@ class Trade:
 
 
 def trade(report: ReportContents) -> Trade | None:
-    """Defences on the comparable data set, and this run among them; None where labels were not attacked."""
+    """Defences on the comparable data set, and this run among them; None where no classes were attacked."""
     excess = [worst for finding in report.attacks if (worst := _excess_over_alone(finding)) is not None]
-    if not excess:
-        return None
     classes = words.n_classes(report)
+    if not excess or classes is None:
+        return None
     measured = [each for each in remedies() if each.set == comparable_set(classes) and not each.is_model]
     here = [each for each in measured if each.excess is not None]
     named = {"none", *(each.name for each in sufficient(classes))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -145,12 +145,14 @@ def next_steps(report: ReportContents) -> tuple[str, ...]:
         models = " and ".join(f"{each.name} (AUC {each.after['AUC']:.3f}{_but(each)})" for each in for_columns)
         steps.append(f"Columns: {models} send no embedding of a row.")
     elif _leaked(report, Secret.FEATURES, Embedding):
+        known = words.n_classes(report) is not None
+        such = "so many classes" if known else "labels like these, as far as this report knows them"
         steps.append(
             "Columns: a regression, or boosted trees with hidden sums, sends no embedding of a row. The price was not "
-            "measured with so many classes."
+            f"measured with {such}."
         )
     if for_labels or for_columns:
-        steps.append("None of these figures is of your data: rehearse with colonnade simulate, then audit.")
+        steps.append("These figures are not of your data: rehearse with colonnade simulate, then audit.")
     if leaks and not steps:
         steps.append(
             "None of the results that come with this version says what would have stopped this. Take another model, "
@@ -171,6 +173,8 @@ def grounds(report: ReportContents) -> tuple[str, ...]:
 def _remedies(report: ReportContents) -> tuple[tuple[Remedy, ...], tuple[Remedy, ...]]:
     """What to take against leaks of labels through gradients, and against those of columns through embeddings."""
     n_classes = words.n_classes(report)
+    if n_classes is None:
+        return (), ()
     return (
         sufficient(n_classes, _held(report)) if _leaked(report, Secret.LABELS, Gradient) else (),
         without_embeddings(n_classes) if _leaked(report, Secret.FEATURES, Embedding) else (),
@@ -199,9 +203,17 @@ def _recommended(remedy: Remedy) -> str:
     if remedy.is_model:
         what = "sends no gradient of a row" if remedy.excess is not None else "sends nothing that depends on labels"
         return f"Labels: the model {_named(remedy)} {what}: {_price(remedy)}."
-    most = max(each.excess or 0.0 for each in alike(remedy))
-    told = "no measured attack beat" if most <= 0 else f"attacks beat by at most {words.points(most)}"
-    return f"Labels: under the defence {remedy.name} {told} the attacker alone: {_price(remedy)}."
+    return f"Labels: under the defence {remedy.name}, {beaten(alike(remedy))}: {_price(remedy)}."
+
+
+def beaten(sets: Collection[Remedy]) -> str:
+    """By how much attacks beat the attacker alone under a defence, on the worst of the sets that it was measured on."""
+    most, worst_seed = max(each.excess or 0.0 for each in sets), max(each.worst_seed or 0.0 for each in sets)
+    told = "no measured attack beat the attacker alone"
+    if most > 0:
+        told = f"attacks beat the attacker alone by {words.up_to(most)}"
+    single = f" (in a single seed by {words.up_to(worst_seed)})" if worst_seed > 0 else ""
+    return f"on average over {min(each.seeds for each in sets)} seeds {told}{single}"
 
 
 def _but(remedy: Remedy) -> str:
@@ -214,11 +226,10 @@ def _measured(remedy: Remedy) -> str:
     sets = alike(remedy)
     also = f" It was measured on {len(sets)} sets." if len(sets) > 1 else " It was measured on no other set."
     said = [f"{_named(remedy)}: {_price(remedy)}, means of {remedy.seeds} seeds.{also}"]
-    if remedy.excess is not None:
-        side = "below" if remedy.excess < 0 else "above"
+    if remedy.excess is not None and remedy.worst_seed is not None:
         said.append(
-            f"The attack on labels that came furthest ({remedy.attack}) ended {words.points(abs(remedy.excess))} "
-            f"{side} the attacker alone."
+            f"The attack on labels that came furthest ({remedy.attack}) ended {_beside(remedy.excess)} the attacker "
+            f"alone. In the worst single seed an attack ended {_beside(remedy.worst_seed)} it."
         )
     if remedy.still_tells:
         said.append(
@@ -231,6 +242,11 @@ def _measured(remedy: Remedy) -> str:
         said.append("What it tells of columns was not measured there.")
     said.append(f"{remedy.cost}." if remedy.cost else "Its running time was not measured.")
     return " ".join(said)
+
+
+def _beside(excess: float) -> str:
+    n = round(100 * excess)
+    return "level with" if n == 0 else f"{words.points(abs(excess))} {'above' if n > 0 else 'below'}"
 
 
 def _named(remedy: Remedy) -> str:

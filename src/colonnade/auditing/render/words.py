@@ -144,7 +144,9 @@ class Question:
     def _told_more(self, worst: Finding) -> str:
         """What the party reaches by itself with the labels that joined attacks are told."""
         joined = self.joined
-        if joined is None or joined.measure != worst.measure or joined.plain.alone is None:
+        if joined is None or joined is worst or joined.measure != worst.measure or joined.plain.alone is None:
+            return ""
+        if joined.plain.alone.value <= joined.plain.chance:
             return ""
         reached = alone(joined.plain, joined.measure)
         return f"; with {joined.granted.known_labels} known labels per class it reaches {reached}"
@@ -271,10 +273,16 @@ def secret_of(owner: str, about: Secret) -> str:
     return "who was in the run" if owner == EVERYBODY else f"who was among {owner}'s rows"
 
 
-def n_classes(report: ReportContents) -> int:
-    """How many classes attacks on labels tell apart; 2 where none was made."""
-    chances = [f.plain.chance for f in report.attacks if f.about is Secret.LABELS and f.measure == "balanced accuracy"]
-    return round(1 / max(chances)) if chances else 2
+def n_classes(report: ReportContents) -> int | None:
+    """How many classes labels have; None where they are no classes, or the report does not tell."""
+    if report.run.n_classes is not None:
+        return report.run.n_classes or None
+    on_labels = [finding for finding in report.attacks if finding.about is Secret.LABELS]
+    chances = [finding.plain.chance for finding in on_labels if finding.measure == "balanced accuracy"]
+    if chances:
+        return round(1 / min(chances))
+    # Of more than two classes no attack gives scores.
+    return 2 if any(finding.measure == "AUC" for finding in on_labels) else None
 
 
 def n_attacks(findings: tuple[Finding, ...]) -> int:
@@ -307,6 +315,15 @@ def points(share: float, sign: str = "") -> str:
     """
     n = round(100 * share)
     return f"{n:{sign}d} point{'s' if abs(n) != 1 else ''}"
+
+
+def up_to(share: float) -> str:
+    """A difference of two scores above nothing, as a bound.
+
+    >>> up_to(0.038), up_to(0.004)
+    ('up to 4 points', 'less than 1 point')
+    """
+    return f"up to {points(share)}" if round(100 * share) else "less than 1 point"
 
 
 def null(evidence: Evidence, measure: Measure, unit: str) -> str:
