@@ -186,10 +186,13 @@ MODELS: Names[type[Estimator]] = Names(
 def attacks_of_audit(*, thorough: bool = False, defences: Iterable[Defence] = ()) -> tuple[AnyAttack, ...]:
     """The attacks that an audit makes if none are named: those that are quick, and those that know a run's defences.
 
-    A thorough audit makes all attacks, each in several forms.
+    A thorough audit makes these, and all others, each in several forms.
     """
     if thorough:
-        return tuple(form for name in ATTACKS for form in ATTACKS[name].variants())
+        forms = [form for name in ATTACKS for form in ATTACKS[name].variants()]
+        alike = [(type(form), vars(form)) for form in forms]
+        usual = attacks_of_audit(defences=defences)
+        return (*forms, *(attack for attack in usual if (type(attack), vars(attack)) not in alike))
     quick: list[tuple[str, Mapping[str, Any]]] = [(name, {}) for name in ATTACKS if name not in THOROUGH]
     made = quick + [known for defence in defences for known in defence.known_by]
     once = [each for place, each in enumerate(made) if each not in made[:place]]

@@ -33,6 +33,16 @@ def test_an_audit_makes_the_attacks_that_know_a_runs_defences_once_each(name):
     assert len(made) == len(set(made))
 
 
+@pytest.mark.parametrize("name", DEFENCES)
+def test_a_thorough_audit_makes_all_attacks_of_an_ordinary_one_once_each(name):
+    defence = DEFENCES[name]()
+    ordinary, thorough = (
+        [name_of(attack) for attack in attacks_of_audit(thorough=deep, defences=[defence])] for deep in (False, True)
+    )
+    assert set(ordinary) <= set(thorough)
+    assert len(thorough) == len(set(thorough))
+
+
 def measured():
     """The mean score and null of each attack, for each set and defence that was measured on the set."""
     with (DOCS / "results" / "defences.csv").open(newline="", encoding="utf-8") as file:
