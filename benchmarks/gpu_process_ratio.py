@@ -46,6 +46,7 @@ TARGETS: Mapping[str, float] = {
     for name in (SIZES if ON_GPU else ())
     for key, most in ((f"{name}_gpu_process_ratio", MOST[name]), (f"{name}_loss_difference", 0.02))
 }
+LEAST: Mapping[str, float] = {key: 1.0 for key in TARGETS if key.endswith("_ratio")}
 PARTS: Mapping[str, tuple[tuple[Any, str], ...]] = {
     "wait": ((HostCopy, "array"),),
     "upload": ((Machine, "_uploaded"),),

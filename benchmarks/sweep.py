@@ -22,6 +22,8 @@ from colonnade.experiment.sweep import Journal, Trial, sweep
 from colonnade.plans.engine import NAMES, EngineName, PlannedEngine
 
 TARGETS: Mapping[str, float] = {"local_idle_share": 0.15, "local_overhead_ms": 50}
+LEAST: Mapping[str, float] = {"local_idle_share": 0.0, "local_overhead_ms": 0.0}
+"""Two workers compute on two cores at most, and no trial takes longer than the sweep."""
 CORES = 2
 TRIALS = 200
 SECONDS = 0.1

@@ -187,6 +187,32 @@ def test_a_figure_that_cannot_be_is_invalid_and_never_holds() -> None:
     assert with_bounds(bounds, "--gate").returncode == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("gpu_process_ratio", {"large_gpu_process_ratio": 1.0, "small_gpu_process_ratio": 1.0}),
+        ("sweep", {"local_idle_share": 0.0, "local_overhead_ms": 0.0}),
+    ],
+)
+def test_a_benchmark_calls_a_figure_that_cannot_be_invalid(name: str, least: dict[str, float]) -> None:
+    # As on a machine with a GPU: without one, nothing is asked of `gpu_process_ratio`.
+    program = (
+        f"import json, sys, torch\ntorch.cuda.is_available = lambda: True\nfrom benchmarks import {name} as ours\n"
+        "from benchmarks.__main__ import Outcome, main\n"
+        "possible = {key: ours.LEAST.get(key, 0.0) for key in ours.TARGETS}\n"
+        f"ours.measure = lambda quick: {{key: value - 0.01 * (key in {least!r}) for key, value in possible.items()}}\n"
+        f"print(Outcome.of({name!r}, [possible], ours.TARGETS, ours.LEAST, (0.0, 0.0)).holds)\n"
+        f"sys.argv[1:] = [{name!r}, '--quick', '--gate']\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    holds, *lines, last = done.stdout.splitlines()
+    assert holds == "True"
+    assert {line.split()[0] for line in lines if "INVALID" in line} == set(least)
+    assert json.loads(last)["least"] == least
+    assert json.loads(last)["holds"] is False
+
+
 def test_threads_are_pinned_before_a_benchmark_is_imported() -> None:
     shown = with_bounds(
         "import os\ncodec.measure = lambda quick: {'threads': float(os.environ['OMP_NUM_THREADS'])}\ncodec.TARGETS = {}"

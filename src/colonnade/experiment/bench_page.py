@@ -115,7 +115,7 @@ def _marked(rows: Sequence[Row], attacks: Sequence[Row]) -> list[Row]:
     for row in attacks:
         if row.get("score") is not None and row["about"] == "labels" and row["attack"] != JOINED:
             singles.setdefault(_trial(row), []).append(row)
-    marked = []
+    marked: list[Row] = []
     for row in rows:
         made, is_joined = singles.get(_trial(row), []), row.get("leak.labels.by") == JOINED
         leaking = [each["attack"] for each in made if each["verdict"] in LEAKS]

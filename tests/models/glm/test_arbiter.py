@@ -1,10 +1,11 @@
 """Regressions with an arbiter: the plain optimiser's coefficients, scikit-learn's model, nothing told on the way."""
 
 import json
+import logging
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -664,10 +665,41 @@ def test_a_summary_says_profile_security_and_what_each_role_learns():
         "Without an",
     ):
         assert words in said
-    run = fitted(LogisticRegression(max_iter=1), columns(2), labels_of(LogisticRegression, columns(2)))
-    assert "Without an" not in run.results["shop"].summary()
-    assert "This share: 2 coefficients." in run.results["shop"].summary()
     assert "Paillier of 3,072 bits" in LogisticRegression(backend="paillier").summary()
+
+
+@pytest.mark.parametrize(
+    ("model", "n_classes", "words"),
+    [
+        (LinearRegression, None, "off by at most 9.6e-07 of the largest distance between a label and the mean label"),
+        (LogisticRegression, 2, "A row's mean is off by at most 0.0079"),
+        (LogisticRegression, 3, "off by at most 0.0078 in each class but the last, and by 0.017 in the last"),
+        # Residuals have fewer bits than on shares.
+        (PoissonRegression, None, "off by at most 3.2 % and 1e-05 mean rates; rates above 54.6 mean rates count as"),
+    ],
+    ids=["linear", "logistic", "three classes", "Poisson"],
+)
+def test_with_an_arbiter_every_party_is_told_how_far_means_are_off(model, n_classes, words, caplog, tmp_path):
+    values = columns(2)
+    labels = np.arange(N) % n_classes if n_classes else labels_of(model, values)
+    with caplog.at_level(logging.INFO, "colonnade"):
+        shares = fitted(model(max_iter=1, tol=0), values, labels).results
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    for name, share in shares.items():
+        known, said = share.approximation_, share.summary()
+        assert f"{name}: {known}" in told
+        assert str(known) in said.splitlines()
+        assert words in said
+        assert "With an arbiter: RLWE of degree 8192" in said
+        assert "Without an" not in said
+        assert ("this party's part of a score" in said) == (name != "judge")
+        share.save(tmp_path / name)
+        loaded = type(share).load(tmp_path / name)
+        assert loaded.approximation_ == known
+        assert loaded.summary() == said
+    assert "This share: 2 coefficients." in shares["shop"].summary()
+    only_of_a_party = {"own_score": 0.0, "labels_beyond": None}
+    assert len({replace(share.approximation_, **only_of_a_party) for share in shares.values()}) == 1
 
 
 def test_no_seed_is_drawn_twice_although_a_run_crashes_and_resumes(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Regressions without an arbiter: the plain optimiser's coefficients, nothing but uniform numbers before the end."""
 
 import json
+import logging
 import subprocess
 import sys
 from collections import Counter
@@ -583,3 +584,45 @@ def test_columns_whose_products_a_flood_would_not_hide_are_refused():
     with pytest.raises(Overflow, match="too large for their products to be hidden by a flood of 90 bits"):
         ComputingSide._fixed(side, np.full((2**21, 1), 63.0), axis=0)
     assert ComputingSide._fixed(side, np.full((2**10, 1), 63.0), axis=0).shape == (2**10, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "n_classes", "words"),
+    [
+        (LinearRegression, None, "off by at most 4.8e-07 of the largest distance between a label and the mean label"),
+        (LogisticRegression, 2, "A row's mean is off by at most 0.0079"),
+        (LogisticRegression, 3, "off by at most 0.0078 in each class but the last, and by 0.017 in the last"),
+        (PoissonRegression, None, "off by at most 3.2 % and 6.7e-06 mean rates; rates above 54.6 mean rates count as"),
+    ],
+    ids=["linear", "logistic", "three classes", "Poisson"],
+)
+def test_on_shares_every_party_is_told_how_far_means_are_off(model, n_classes, words, caplog, tmp_path):
+    values = columns(3)
+    labels = np.arange(N) % n_classes if n_classes else labels_of(model, values)
+    with caplog.at_level(logging.INFO, "colonnade"):
+        shares = simulate(model(max_iter=1, tol=0).fit, made(values, labels), roles=roles(3), seed=3).results
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    for name, share in shares.items():
+        known, said = share.approximation_, share.summary()
+        assert f"{name}: {known}" in told
+        assert str(known) in said.splitlines()
+        assert words in said
+        assert "Without an arbiter: RLWE of degree" in said
+        assert "With an" not in said
+        assert "this party's part of a score by at most" in said
+        share.save(tmp_path / name)
+        loaded = type(share).load(tmp_path / name)
+        assert loaded.approximation_ == known
+        assert loaded.summary() == said
+
+
+def test_a_share_that_an_earlier_version_saved_says_what_the_family_says_of_means():
+    values = columns(2)
+    shares = simulate(
+        PoissonRegression(max_iter=1, tol=0).fit, made(values, labels_of(PoissonRegression, values)), roles=roles()
+    ).results
+    loaded = PoissonRegression()
+    loaded.take_share({name: value for name, value in shares["shop"].share().items() if name != "approximation_"})
+    assert loaded.approximation_ is None
+    assert loaded.share()["approximation_"] is None
+    assert "Without an arbiter: a row's rate is off by at most 3.2 %, and rates above 54 mean rates" in loaded.summary()

@@ -50,6 +50,7 @@ from colonnade.crypto.profiles import ARBITER
 from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import Share, fixed
 from colonnade.errors import Overflow, PrivacyError, ProtocolError
+from colonnade.models.glm.approximation import Approximation
 from colonnade.models.glm.families import of_all_classes
 from colonnade.models.glm.gradient_privacy import GRADIENT_NOISE, UNIT, with_noise
 from colonnade.models.glm.means import MOST_SCORE, PairedLine
@@ -121,13 +122,20 @@ class Scores:
     """Shared scores of a batch: how many bits they have, and what becomes of them."""
 
     def __init__(self, settings: RegressionSettings, fraction: int, line: PairedLine | None = None) -> None:
-        self.table, self.fraction, self.line = settings.family.table, fraction, line
+        self.family, self.table, self.fraction, self.line = settings.family, settings.family.table, fraction, line
         self.bits = fraction if self.table is None else SCORE_BITS
 
     def most_bits(self, residual_bits: int, n_parties: int) -> int:
         """How many bits the scores of one party may have, so that the sum over all parties fits."""
         whole = residual_bits if self.table is None else SCORE_BITS + int(log2(MOST_SCORE))
         return whole - ceil(log2(n_parties))
+
+    def approximation(self, n_outputs: int, n_parties: int, own_score: float = 0.0) -> Approximation:
+        """How far means are from the exact ones, where each party rounds its own part of a score."""
+        score_off = n_parties * 2.0 ** -(self.bits + 1)
+        return Approximation.of(
+            self.family, n_outputs, score_off=score_off, mean_bits=self.fraction, own_score=own_score
+        )
 
     def begin(self) -> None:
         """Begin to compute with the other of label party and arbiter."""
@@ -232,7 +240,9 @@ class ArbiterSide(RegressionSide):
         )
 
     def finish(self) -> LearnedRegression:
-        return LearnedRegression(of_all_classes(np.zeros((self.n_outputs, 0))), n_opened=self.n_opened)
+        approximation = self.scores.approximation(self.n_outputs, len(self.party.roles.holders))
+        nothing = of_all_classes(np.zeros((self.n_outputs, 0)))
+        return LearnedRegression(approximation, nothing, n_opened=self.n_opened)
 
 
 def rounded(sums: UInt64Array, bits: int | None) -> UInt64Array:
@@ -295,7 +305,7 @@ class EncryptedSide(ColumnSide):
             momentum=self.settings.momentum,
             n_long_steps=self.n_long_steps,
         )
-        self.label_scale, self.inputs = outline.scale, outline.inputs
+        self.label_scale, self.inputs, self.has_weights = outline.scale, outline.inputs, len(weights) > 0
         own_part = self.shortest(outline.learning_rate) / len(self.party.roles.holders)
         self.shortest_move = max(own_part, self._moved_by_rounding(outline))
         self.scores = self._shared_scores()
@@ -415,7 +425,19 @@ class EncryptedSide(ColumnSide):
             len(self.descent.gradients), self.n_columns, self.n_outputs
         )
         coefficients = of_all_classes(self.descent.coefficients.T * self.label_scale)
-        return LearnedRegression(coefficients, of_all_classes(gradients.transpose(2, 0, 1)).transpose(1, 0, 2))
+        return LearnedRegression(
+            self.scores.approximation(self.n_outputs, len(self.party.roles.holders), self._own_score_off()),
+            coefficients,
+            of_all_classes(gradients.transpose(2, 0, 1)).transpose(1, 0, 2),
+        )
+
+    def _own_score_off(self) -> float:
+        """How far this party's part of a score is off at most, because its columns are rounded or cut off."""
+        if self.has_weights:
+            # Scores are then taken of the columns as they are.
+            return 0.0
+        off = np.ldexp(0.5 if self.settings.gradient_privacy is None else 1.0, -self.scales)
+        return float((np.abs(of_all_classes(self.descent.coefficients.T)) @ off).max())
 
 
 class EncryptedFeatureSide(EncryptedSide):
@@ -571,4 +593,5 @@ class EncryptedLabelSide(EncryptedSide):
         return self.decide(epoch, still=self.is_still() and all(votes))
 
     def finish(self) -> LearnedRegression:
-        return replace(super().finish(), centre=self.loss.centre)
+        learned = super().finish()
+        return replace(learned, centre=self.loss.centre, approximation=learned.approximation.beside(self.loss.labels))

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -41,6 +41,7 @@ from colonnade.crypto.profiles import ARBITER, SHARES
 from colonnade.errors import DataError, PlanError, PrivacyError, StorageError
 from colonnade.models.base import Prediction, ScoringEstimator
 from colonnade.models.batches import fixed_batches
+from colonnade.models.glm.approximation import Approximation
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON, Family
 from colonnade.models.glm.masked_sum import Sending, masked_sum
 from colonnade.models.glm.rare import without_rare
@@ -121,6 +122,8 @@ class GeneralisedLinearModel(ScoringEstimator):
             (steps, classes, columns).
         n_iter_: How many epochs there were.
         converged_: Whether training ended because of `tol`; None where `tol` is 0.
+        approximation_: How far the means that training took may be from the exact ones; None in a share that an earlier
+            version saved.
         opened_: At the arbiter, how many sums it decrypted.
         protocol_: "arbiter" or "shares".
     """
@@ -164,6 +167,7 @@ class GeneralisedLinearModel(ScoringEstimator):
     protocol_: Literal["arbiter", "shares"]
     n_iter_: int
     converged_: bool | None
+    approximation_: Approximation | None
 
     def __init__(
         self,
@@ -224,6 +228,7 @@ class GeneralisedLinearModel(ScoringEstimator):
         self.n_iter_, self.converged_ = side.n_epochs, side.converged if self.tol else None
         if self.converged_ is False:
             _log.warning("%s: %s", party.name, self._end)
+        _log.info("%s: %s", party.name, self.approximation_)
         return self
 
     def scores(self, party: Party) -> Float64Array | None:
@@ -238,6 +243,7 @@ class GeneralisedLinearModel(ScoringEstimator):
         learned["design_"] = None if self.design_ is None else self.design_.state()
         if hasattr(self, "classes_"):
             learned["classes_"] = self.classes_.tolist()
+        learned["approximation_"] = None if self.approximation_ is None else asdict(self.approximation_)
         return learned
 
     def take_share(self, tree: Tree) -> None:
@@ -248,6 +254,8 @@ class GeneralisedLinearModel(ScoringEstimator):
             )
         vars(self).update(tree)
         self.design_ = None if tree["design_"] is None else Design.of(tree["design_"])
+        approximation = tree.get("approximation_")
+        self.approximation_ = None if approximation is None else Approximation(**approximation)
         if "classes_" in tree:
             self.classes_ = np.array(tree["classes_"])
 
@@ -275,12 +283,14 @@ class GeneralisedLinearModel(ScoringEstimator):
         return f"{ended}, {'by tol' if self.converged_ else 'as max_iter says'}."
 
     def summary(self) -> str:
+        known = self.approximation_ if self.is_fitted else None
+        about = f"{self.family.approximation}; " if known is None else ""
         learned = {
-            "arbiter": f"With an arbiter: {self.family.approximation}; {SECURITY[self.backend]}. Each party learns the "
+            "arbiter": f"With an arbiter: {about}{SECURITY[self.backend]}. Each party learns the "
             "gradients of its own coefficients, the label party from each party after each epoch whether its "
             "coefficients stand still, the arbiter only the number of shares and masked sums. The arbiter must work "
             "together with nobody.",
-            "shares": f"Without an arbiter: {self.family.approximation}; {SECURITY['shares']}. "
+            "shares": f"Without an arbiter: {about}{SECURITY['shares']}. "
             "The parties learn when training ends, then each party its own coefficients. The label party and the first "
             "feature party must not work together.",
         }
@@ -292,6 +302,8 @@ class GeneralisedLinearModel(ScoringEstimator):
         ]
         if self.is_fitted:
             lines.append(self._end[0].upper() + self._end[1:])
+        if known is not None:
+            lines.append(str(known))
         if self.is_fitted and self.design_ is not None:
             lines.append(f"This share: {how_many(len(self.coefficients), 'coefficient')}.")
         return "\n".join(lines)
@@ -355,6 +367,7 @@ class GeneralisedLinearModel(ScoringEstimator):
 
     def _store(self, party: Party, learned: LearnedRegression) -> None:
         self.protocol_ = "shares" if party.roles.arbiter is None else "arbiter"
+        self.approximation_ = learned.approximation
         if self.design_ is None:
             self.opened_ = learned.n_opened
             return

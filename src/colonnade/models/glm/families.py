@@ -63,6 +63,7 @@ class MeanTable:
         step_bits: An interval of the table is 2^-step_bits long.
         values: The function in each interval, a power of two of them.
         above: The function of scores above the table.
+        function: The function itself, monotone in each interval and beyond the table.
         ramp: Whether a score above 0 is added; `above` is then 0.
     """
 
@@ -70,6 +71,7 @@ class MeanTable:
     step_bits: int
     values: Float64Array
     above: float
+    function: Callable[[Float64Array], Float64Array]
     ramp: bool = False
 
     @classmethod
@@ -85,7 +87,18 @@ class MeanTable:
     ) -> MeanTable:
         """The table of a function from a score on: its values in the middle of the intervals."""
         middles = first + np.ldexp(np.arange(2**place_bits) + 0.5, -step_bits)
-        return cls(first, step_bits, function(middles), above, ramp)
+        return cls(first, step_bits, function(middles), above, function, ramp)
+
+    @property
+    def ends(self) -> tuple[Float64Array, Float64Array]:
+        """The function at the lower and at the upper end of each interval."""
+        found = self.function(self.first + np.ldexp(np.arange(len(self.values) + 1.0), -self.step_bits))
+        return found[:-1], found[1:]
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the function has a largest value; otherwise `above` stands for all that is larger."""
+        return bool(np.isfinite(self.function(np.array([np.inf]))[0]))
 
     def __call__(self, scores: Float64Array) -> Float64Array:
         """The function at scores."""

@@ -52,6 +52,7 @@ from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import MOST_BITS, Share, fixed, reals
 from colonnade.crypto.transfers import Turns
 from colonnade.errors import Overflow, ProtocolError
+from colonnade.models.glm.approximation import Approximation
 from colonnade.models.glm.families import of_all_classes
 from colonnade.models.glm.matrix import (
     Matrix,
@@ -162,7 +163,15 @@ class MatrixSide(ColumnSide):
         found = of_all_classes(reals(np.asarray(opened, np.uint64), COEFFICIENT_BITS).reshape(self.n_outputs, -1)).T
         self._require_in_range(found)
         coefficients = self.basis.coefficients(found).T * self.layout.scale
-        return LearnedRegression(coefficients, np.zeros((0, *coefficients.shape)))
+        approximation = Approximation.of(
+            self.settings.family,
+            self.n_outputs,
+            # Shared scores are rounded once, to either neighbour.
+            score_off=2.0**-VALUE_BITS,
+            mean_bits=VALUE_BITS,
+            own_score=float(np.abs(found).sum(axis=0).max() * 2.0 ** -(COLUMN_BITS + 1)),
+        )
+        return LearnedRegression(approximation, coefficients, np.zeros((0, *coefficients.shape)))
 
     def _require_in_range(self, found: Float64Array) -> None:
         """Refuse coefficients whose scores outgrew their range: shares had wrapped around, or were about to."""
@@ -296,7 +305,10 @@ class ComputingSide(MatrixSide):
                 self.party.peers[name].send(OpenedShare(self.coefficients[:, part].ravel()))
         own = self.coefficients[:, self.parts[self.place]].ravel()
         learned = self._learned(own + self._opened_by(self.other.line, len(own)))
-        return replace(learned, centre=self.loss.centre) if self.leading else learned
+        if not self.leading:
+            return learned
+        approximation = learned.approximation.beside(self.loss.labels)
+        return replace(learned, centre=self.loss.centre, approximation=approximation)
 
     def _agreed(self) -> SharesLayout:
         if not self.leading:

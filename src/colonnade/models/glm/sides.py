@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from colonnade.errors import ProtocolError
 from colonnade.models.base import own_labels, row_weights
 from colonnade.models.batches import fixed_batches
+from colonnade.models.glm.approximation import Approximation
 from colonnade.models.glm.families import Family, RegressionLoss, of_all_classes
 from colonnade.models.glm.matrix import StepBasis
 from colonnade.models.glm.messages import EncryptedMessage, StopVerdict
@@ -62,12 +63,14 @@ class LearnedRegression:
     """What one party's side learns in training.
 
     Attributes:
+        approximation: How far the means of training may be from the exact ones.
         coefficients: Of the party's own columns (outputs, columns), the intercept last where the party has one.
         gradients: The party's own gradient at each step (steps, outputs, columns), where the protocol shows gradients.
         centre: What is added to every score, at the label party.
         n_opened: How many sums the arbiter decrypted.
     """
 
+    approximation: Approximation
     coefficients: Float64Array = field(default_factory=lambda: np.zeros((1, 0)))
     gradients: Float64Array = field(default_factory=lambda: np.zeros((0, 1, 0)))
     centre: float = 0.0
