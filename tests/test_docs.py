@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import csv
 import dataclasses
 import importlib
 import inspect
@@ -12,10 +13,12 @@ import struct
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from textwrap import dedent
 
 import pytest
@@ -338,6 +341,28 @@ def test_the_page_on_machines_has_a_row_for_every_exit_code():
 def test_a_page_for_choosing_names_every_model(page):
     text = (DOCS / f"{page}.md").read_text()
     assert [name for name in MODELS if f"`{name}`" not in text] == []
+
+
+def test_the_page_for_choosing_gives_the_areas_under_the_curve_that_were_measured():
+    ways = {
+        "label party alone": "alone",
+        "split network": "split",
+        "one shot": "one-shot",
+        "label-private shadow": "label-dp",
+    }
+    measured = defaultdict(list)
+    with (DOCS / "results" / "utility.csv").open() as file:
+        for row in csv.DictReader(file):
+            measured[row["set"], row["way"]].append(float(row["AUC"]))
+    areas = {key: f"{fmean(values):.3f}" for key, values in measured.items()}
+    (gained,) = re.findall(r"^## What is gained\n(.*?)^## ", (DOCS / "which-model.md").read_text(), re.M | re.S)
+    said = {}
+    for about, sentence in re.findall(r"On (credit default|breast cancer) (.*?)(?=On [a-z]|\Z)", gained, re.S):
+        for way, area in re.findall(rf"({'|'.join(ways)})[^0-9]*(0\.\d+)", " ".join(sentence.split())):
+            said[about.replace(" ", "-"), ways[way]] = area
+    assert len(said) == gained.count("0.") == 6
+    assert said == {key: areas[key] for key in said}
+    assert areas["breast-cancer", "split"] == max(areas["breast-cancer", way] for way in ways.values())
 
 
 def test_the_page_on_plans_names_every_key_of_an_alignment():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,6 +59,41 @@ def test_one_shot_refuses_thousands_of_levels_and_names_the_way_out():
         model.check_table(Party.alone(PUBLIC, "shop", tables["shop"]))
     hashed = {**tables, "shop": tables["shop"].hashed({"street": 8})}
     assert simulate(model.fit, hashed, roles=BOTH).results["bank"].is_fitted
+
+
+PEAK = """
+import resource
+from colonnade import simulate
+from colonnade.models import LogisticRegression, OneShotClassifier
+from tests.tables.test_hashed import BOTH, streets
+
+tables = streets(3_000, 14_000)
+tables["shop"] = tables["shop"].hashed({{"street": {buckets}}})
+run = simulate({model}.fit, tables, roles=BOTH, seed=0, keep="digests")
+assert run.results["bank"].is_fitted
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+# A program counts what the process used whose place it took. A shell uses little, a worker of pytest may use more than
+# the training.
+FROM_A_SHELL = ["sh", "-c", '"$0" -c "$1"; exit $?', sys.executable]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "buckets"),
+    [("OneShotClassifier(leak_budget={'shop': 1.0})", 256), ("LogisticRegression(max_iter=3)", 128)],
+)
+def test_thousands_of_hashed_levels_train_in_less_than_a_gigabyte(model, buckets):
+    script = PEAK.format(model=model, buckets=buckets)
+    done = subprocess.run([*FROM_A_SHELL, script], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 1e9
+
+
+def test_one_shot_refuses_the_same_levels_without_hashing():
+    tables = streets(3_000, 14_000)
+    with pytest.raises(DataError, match=r"but have 3,000, 3,000 of them in 'street'. Hash it with Table.hashed"):
+        simulate(OneShotClassifier(leak_budget={"shop": 1.0}).fit, tables, roles=BOTH)
 
 
 def test_a_split_network_warns_of_levels_that_it_would_learn_by_heart(caplog):
