@@ -224,8 +224,9 @@ def test_the_size_alone_needs_a_ring_for_more_than_two():
         aligned(tables([1], [1], [1]), reveal="size")
 
 
-def test_the_values_that_count_come_back_in_an_order_of_their_own():
-    run = aligned(tables(range(200), range(200)), reveal="size")
+@TOPOLOGIES
+def test_the_values_that_count_come_back_in_an_order_of_their_own(topology):
+    run = aligned(tables(range(200), range(200)), reveal="size", topology=topology)
     returned = [m.message.values for m in run.transcripts["bank"].messages(kinds.TwiceMaskedIds, sent=False)]
     whole = [value.tobytes() for value in np.concatenate(returned)]
     assert whole == sorted(whole)
