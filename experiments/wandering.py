@@ -5,8 +5,7 @@ Both forms, `ShadowProxy` and `ShadowTop`, on five data sets, with alpha 0 (the 
 embeddings the loss acts, and by which kernel. Beside them stand a single track without a defence, a single track with
 the loss on received embeddings (the loss only), labels randomised once for all that the attacker sees (label-private
 shadow), and one shot, in which nothing that depends on labels is sent. The attacks are those of an ordinary audit and
-those that know boundary wandering, which solve for the classes in the penalty's own gradient. What a user may choose
-today is also attacked by every attack on labels that applies, in all its forms, as in a thorough audit.
+those that know boundary wandering, which solve for the classes in the penalty's own gradient.
 """
 
 from __future__ import annotations
@@ -18,13 +17,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from colonnade import audit, simulate
+from colonnade import Table, audit, simulate
 from colonnade.auditing.engine import make
 from colonnade.auditing.settings import Simulated
 from colonnade.catalogue import DEFENCES, attacks_of_audit
 from colonnade.experiment.quality import classification_quality, quality
 from colonnade.experiment.sweep import Trial
 from colonnade.models import LabelDPShadow, OneShotClassifier, SplitClassifier
+from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
 from experiments.sets import ROLES, ROWS, halves
@@ -41,7 +41,8 @@ OTHER_MODELS: Mapping[str, Any] = {
     "one-shot": OneShotClassifier(leak_budget={"shop": 1.0}),
 }
 EPOCHS = 30
-VERSION = 3
+VERSION = 2
+FORMS_VERSION = 1
 BARE, PARTED, OWN = "no defence", "columns parted, no loss", "wandering, own embedding"
 RECEIVED, GAUSSIAN = "wandering, received", "wandering, received, Gaussian"
 SHADOW, SHOT = "label-private shadow", "one shot"
@@ -54,6 +55,9 @@ def trials(*, quick: bool) -> list[Trial]:
     found = []
     for seed in SEEDS[:1] if quick else SEEDS:
         for name in ROWS:
+            for _, _, cell in _choices():
+                forms = {"set": name, **cell, "nulls": 0, "quick": quick, "every_form": True, "version": FORMS_VERSION}
+                found.append(Trial(forms, seed))
             for cell in _cells():
                 base = cell["alpha"] == 1 and cell["scope"] == "public" and cell["by"] == "mutual-information"
                 nulls = (NULLS if quick else NULLS_OF.get(name, NULLS)) if base and seed == 0 else 1
@@ -95,7 +99,7 @@ def _cell(form: str, alpha: float, *, scope: str = "none", by: str = "none", ker
 
 
 def measure(trial: Trial) -> Mapping[str, Any]:
-    """Train, predict with both heads, and attack."""
+    """Train, predict with both heads, and attack; or train, and make every attack in every form."""
     import torch
 
     torch.set_num_threads(1)
@@ -103,19 +107,17 @@ def measure(trial: Trial) -> Mapping[str, Any]:
     train, test = halves(cell["set"], trial.seed, quick=cell["quick"])
     # Alpha 0 is the partition without the loss, which is not the same as no partition.
     held = [] if cell["alpha"] == 0 else [_wandering(cell)]
+    run = _trained(cell, train, held, trial.seed)
+    if cell.get("every_form"):
+        return {"every form": _in_every_form(run, trial.seed)}
     figures: dict[str, Any] = {}
     if cell["form"] in OTHER_MODELS:
-        run: Any = simulate(OTHER_MODELS[cell["form"]].clone().fit, train, roles=ROLES, seed=trial.seed)
         found = quality(run, test)
         figures = {"federated": found.pop("accuracy"), "federated AUC": found.pop("AUC", None), **found}
     else:
-        single = cell["form"] == "single"
-        tracks = "single" if single else {"name": cell["form"], "by": cell["by"]}
-        model = SplitClassifier(tracks=tracks, epochs=EPOCHS, n_iter_no_change=None)
-        run = simulate(model.fit, train, roles=ROLES, seed=trial.seed, defences={"bank": held})
         truth = np.asarray(test["bank"].labels)
-        heads: tuple[Literal["federated", "local"], ...] = ("federated",) if single else ("federated", "local")
-        for head in heads:
+        heads: tuple[Literal["federated", "local"], ...] = ("federated", "local")
+        for head in heads[:1] if cell["form"] == "single" else heads:
             shares = {name: partial(share.predict, head=head) for name, share in run.results.items()}
             prediction = simulate(shares, test, roles=ROLES, seed=trial.seed, defences={"bank": held}).results["bank"]
             assert prediction is not None
@@ -141,9 +143,15 @@ def measure(trial: Trial) -> Mapping[str, Any]:
                 "high": finding.leakage.excess.high,
                 "normalised": None if share is None else share.value,
             }
-    if any(chosen.items() <= cell.items() for _, _, chosen in _choices()):
-        figures["every form"] = _in_every_form(run, trial.seed)
     return figures
+
+
+def _trained(cell: Mapping[str, Any], train: Mapping[str, Table], held: Sequence[Defence], seed: int) -> Run[Any]:
+    if cell["form"] in OTHER_MODELS:
+        return simulate(OTHER_MODELS[cell["form"]].clone().fit, train, roles=ROLES, seed=seed)
+    tracks = "single" if cell["form"] == "single" else {"name": cell["form"], "by": cell["by"]}
+    model = SplitClassifier(tracks=tracks, epochs=EPOCHS, n_iter_no_change=None)
+    return simulate(model.fit, train, roles=ROLES, seed=seed, defences={"bank": held})
 
 
 def _in_every_form(run: Run[Any], seed: int) -> dict[str, Any]:
@@ -152,7 +160,7 @@ def _in_every_form(run: Run[Any], seed: int) -> dict[str, Any]:
     made, _ = make(Simulated(run, seed=seed), attacks)
     scores = {each.attempt.name: each.truth.scores(each.guess).up_to_naming for each in made}
     best = max(scores, key=lambda name: scores[name], default="none applies")
-    return {"best": best, "score": scores.get(best), "forms": len(scores)}
+    return {"best": best, "reached": scores.get(best), "forms": len(scores)}
 
 
 def _wandering(cell: Mapping[str, Any]) -> Any:
@@ -162,6 +170,8 @@ def _wandering(cell: Mapping[str, Any]) -> Any:
 
 def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
     """The results for a reader."""
+    in_forms = [row for row in rows if row.get("every_form")]
+    rows = [row for row in rows if not row.get("every_form")]
     lines = [
         "# Boundary-wandering learning, measured",
         "",
@@ -169,7 +179,8 @@ def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
         "",
         f"{told_seeds(rows)}, {EPOCHS} epochs, 70 % of the rows to train on"
         + (", at most 4,000 rows: the reduced grid, made with `python -m experiments wandering --quick`." if quick else
-           "; made with `python -m experiments wandering`.") + " Scores of attacks are means." + told_versions(rows),
+           "; made with `python -m experiments wandering`.") + " Scores of attacks are means."
+        + told_versions([*rows, *in_forms]),
         "`wandering.csv` beside this page has every figure of every trial.",
         "",
         "*main* is the accuracy on held-out rows of the head that predicts (the local one of two tracks), *AUC* its "
@@ -183,7 +194,8 @@ def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
         "best single attack is the one with the highest mean score, under the names of classes that suit it best.",
     ]  # fmt: skip
     lines += _fewer(rows, len(SEEDS[:1] if quick else SEEDS))
-    lines += ["", "## What follows for a user who must choose today", "", *_to_choose(rows), *_in_every_form_told(rows)]
+    lines += ["", "## What follows for a user who must choose today", "", *_to_choose(rows)]
+    lines += [*_in_every_form_told(rows, in_forms)]
     for name in ROWS:
         of_set = [row for row in rows if row["set"] == name]
         if of_set:
@@ -285,36 +297,40 @@ def _to_choose(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "- **Do not choose a defence because the attacks of a table fail.** Only the last two rows promise anything."
 
 
-def _in_every_form_told(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _in_every_form_told(rows: Sequence[Mapping[str, Any]], in_forms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What a thorough audit finds beyond an ordinary one, for each choice on each set; nothing where none was made."""
-    sets = [name for name in ROWS if any(row["set"] == name for row in rows)]
-    forms = [row["every form.forms"] for row in rows if row.get("every form.forms") is not None]
-    if not forms:
+    if not in_forms:
         return
+    sets = [name for name in ROWS if any(row["set"] == name for row in in_forms)]
+    n_forms = [row["every form.forms"] for row in in_forms]
     yield ""
     yield "### Every attack in every form"
     yield ""
     yield (
-        f"The best of {min(forms):.0f} to {max(forms):.0f} forms of all attacks that apply, as a thorough audit makes "
-        "them / the best attack of an ordinary audit, and which form was best most often. Scores are means; each "
+        "What a user may choose today was also attacked by every attack on labels that applies, in all its forms: "
+        f"{min(n_forms):.0f} to {max(n_forms):.0f} of them, as a thorough audit makes them. The best of all / the best "
+        "attack of the tables below, and which form was best most often. Scores are means; each "
         "trial's best one is chosen by the truth, so that luck makes the best of many higher. Nothing is joined here."
     )
     yield ""
     yield f"| choice | {' | '.join(sets)} |"
     yield "|" + "---|" * (1 + len(sets))
     for choice, _, cell in _choices():
-        cells = [_best_form(_of([row for row in rows if row["set"] == name], cell)) for name in sets]
+        cells = [
+            _best_form(*(_of([row for row in some if row["set"] == name], cell) for some in (in_forms, rows)))
+            for name in sets
+        ]
         yield f"| {choice} | {' | '.join(cells)} |"
 
 
-def _best_form(rows: Sequence[Mapping[str, Any]]) -> str:
+def _best_form(in_forms: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> str:
     """The mean best score of all forms, that of an ordinary audit, and the form that was best most often."""
-    score = _mean(rows, "every form.score")
+    score = _mean(in_forms, "every form.reached")
     if score is None:
         return ""
-    best = [row["every form.best"] for row in rows]
-    usual = mean(max(_singles([row]).values(), default=0.0) for row in rows)
-    return f"{score:.2f} / {usual:.2f}, {max(best, key=best.count)}"
+    best = [row["every form.best"] for row in in_forms]
+    usual = _mean([{"best": max(_singles([row]).values(), default=None)} for row in rows], "best")
+    return f"{score:.2f} / {_told(usual)}, {max(best, key=best.count)}"
 
 
 def _main(rows: Sequence[Mapping[str, Any]]) -> float:

@@ -220,17 +220,22 @@ def test_a_page_tells_what_a_thorough_audit_finds_beyond_an_ordinary_one(wanderi
     cell = {"set": "digits", "form": "label-dp", "alpha": 0.0, "scope": "none", "by": "none", "kernel": "cosine"}
     forms = [("EmbeddingProbe", 0.7), ("CoTraining", 0.8), ("EmbeddingProbe", 0.9)]
     rows = [
+        {**cell, "nulls": 1, "trial.seed": seed, "federated": 0.9, "NormScore renamed.score": 0.5 + 0.1 * seed}
+        for seed in range(3)
+    ]
+    in_forms = [
         {
-            **cell, "nulls": 1, "trial.seed": seed, "federated": 0.9, "NormScore renamed.score": 0.5 + 0.1 * seed,
-            "every form.best": best, "every form.score": score, "every form.forms": 50 + seed,
+            **cell, "nulls": 0, "trial.seed": seed, "every_form": True,
+            "every form.best": best, "every form.reached": score, "every form.forms": 50 + seed,
         }
         for seed, (best, score) in enumerate(forms)
     ]  # fmt: skip
     bare = [{**cell, "form": "single", "nulls": 1, "trial.seed": 0, "federated": 0.9}]
-    page = wandering.page(rows + bare, quick=False)
-    assert "The best of 50 to 52 forms" in page
+    page = wandering.page(rows + in_forms + bare, quick=False)
+    assert "in all its forms: 50 to 52 of them" in page
     assert "| label-private shadow | 0.80 / 0.60, EmbeddingProbe |" in page
     assert "| no defence |  |" in page
+    assert "in all its forms" not in wandering.page(rows + bare, quick=False)
 
 
 def test_every_page_is_what_its_figures_give(utility, defences, wandering, protection, vflair_mnist):
