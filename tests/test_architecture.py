@@ -63,7 +63,7 @@ SOURCES = {
         "wire.grpc.rendezvous",
         "wire.recording.storage_key",
     },
-    "secrets.token_hex": {"runtime.checkpoint", "runtime.clusters", "runtime.placed", "wire.recording.storage_key"},
+    "secrets.token_hex": {"runtime.checkpoint", "runtime.clusters", "runtime.workers", "wire.recording.storage_key"},
     "secrets.randbits": {"crypto.paillier"},
     "secrets.randbelow": {"crypto.paillier"},
     "colonnade.privacy.randomness.Randomness.system": {"runtime.party", "runtime.session"},

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from colonnade.runtime.clusters import dask_cluster, n_fitting, places_here, ray_cluster, worker_environment
+from colonnade.runtime.clusters import (
+    dask_cluster,
+    in_pool,
+    n_fitting,
+    on_gpus,
+    places_here,
+    ray_cluster,
+    worker_environment,
+)
 
 ASK_DASK = """
 import sys, distributed
@@ -45,6 +53,21 @@ def test_every_worker_sees_the_gpus_that_it_asked_for(found, gpus, places, monke
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", found)
     assert [place["CUDA_VISIBLE_DEVICES"] for place in places_here(9, 1, gpus)] == places
     assert n_fitting([(9, len(found.split(",")))], 1, gpus) == len(places)
+
+
+def test_a_share_of_a_gpu_fits_as_often_as_it_says(monkeypatch):
+    """1 / (1 / 93) is a little less than 93."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    for n in range(1, 200):
+        assert on_gpus(1, 1 / n) == in_pool(1, 1 / n) == len(places_here(1000, 1, 1 / n)) == n
+
+
+def test_of_dask_s_gpus_tasks_take_shares_as_of_any_number():
+    """A worker that is started here says that it has what one task takes of a GPU."""
+    assert [in_pool(gpus, gpus) for gpus in (0.1, 0.3, 0.5, 1, 2)] == [1] * 5
+    assert n_fitting([(4, 0.5), (4, 0.5)], 1, 0.5, in_pool) == 2
+    assert n_fitting([(4, 2)], 1, 0.6, in_pool) == 3
+    assert n_fitting([(4, 0.5)], 1, 0.5) == 0
 
 
 @pytest.mark.slow

@@ -28,6 +28,8 @@ from tests.runtime.tasks import held, is_running, n_calls, pids, wait_until
 PATH = os.pathsep.join([str(Path(colonnade.__path__[0]).parent), *filter(None, sys.path)])
 LOOPBACK = "127.0.0.1"
 LAST = len(tasks.TRIALS) - 1
+DRAWN = pytest.mark.parametrize("seed", [0, 4])
+"""Which deaths are drawn: a failure names its seed and its deaths, and comes again with them."""
 
 
 def outcomes(executor: Executor, function: Any, given: Any) -> dict[int, Outcome]:
@@ -39,8 +41,8 @@ class Engine:
 
     executor: Executor
 
-    def kill_worker(self, pid: int) -> None:
-        """Kill the worker that runs its task in this process."""
+    def kill_worker(self, pid: int, *, above: bool) -> None:
+        """Kill the worker that runs its task in this process, or the process above it, where it has one of its own."""
         os.kill(pid, signal.SIGKILL)
 
     def end(self) -> None:
@@ -104,10 +106,10 @@ class DaskNodes(Engine):
         with distributed.Client(self.address, timeout=30) as client:
             client.wait_for_workers(len(self._nannies), timeout=30)
 
-    def kill_worker(self, pid: int) -> None:
+    def kill_worker(self, pid: int, *, above: bool) -> None:
         # The worker's own process or the one below it, in which its task runs.
-        above = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(random.choice([pid, above]), signal.SIGKILL)
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(parent if above else pid, signal.SIGKILL)
 
     def kill_a_node(self) -> None:
         self._nannies[1].kill()
@@ -320,36 +322,43 @@ class TestEverySweep:
         one = type(engine.executor)(**{**vars(engine.executor), "n_jobs": 1})
         assert tasks.sweep_in(tmp_path, one) == undisturbed
 
+    @DRAWN
     def test_gives_the_same_table_though_workers_are_killed(
-        self, engine: Any, undisturbed: str, tmp_path: Path
+        self, engine: Any, undisturbed: str, tmp_path: Path, seed: int
     ) -> None:
-        def kill_during(n: int) -> None:
+        def kill_during(n: int, above: bool) -> None:
             wait_until(lambda: any(map(is_running, pids(tmp_path, n))))
-            engine.kill_worker(next(filter(is_running, pids(tmp_path, n))))
+            engine.kill_worker(next(filter(is_running, pids(tmp_path, n))), above=above)
             held(tmp_path, n).unlink()
 
-        killed = random.randint(0, 3), random.randint(4, 9)
-        for n in killed:
+        chance = random.Random(seed)
+        deaths = {n: chance.random() < 0.5 for n in (chance.randint(0, 3), chance.randint(4, 9))}
+        told = f"seed {seed}: workers die in trials {[*deaths]}, their parents {[*deaths.values()]}"
+        for n in deaths:
             held(tmp_path, n).touch()
-        with meanwhile(*(partial(kill_during, n) for n in killed)):
-            assert tasks.sweep_in(tmp_path, engine.executor) == undisturbed
-        assert all(n_calls(tmp_path, n) > 1 for n in killed)
+        with meanwhile(*(partial(kill_during, n, above) for n, above in deaths.items())):
+            assert tasks.sweep_in(tmp_path, engine.executor) == undisturbed, told
+        assert all(n_calls(tmp_path, n) > 1 for n in deaths), told
 
+    @DRAWN
     def test_gives_the_same_table_though_it_is_killed_itself(
-        self, engine: Any, undisturbed: str, tmp_path: Path
+        self, engine: Any, undisturbed: str, tmp_path: Path, seed: int
     ) -> None:
+        chance = random.Random(seed)
+        deaths = [(chance.randint(0, 2), chance.random() / 5) for _ in range(2)]
+        told = f"seed {seed}: the sweep dies after more than so many further trials, and seconds: {deaths}"
         named = type(engine.executor).__name__.lower()
         where = f"{named}:{engine.address}" if hasattr(engine, "address") else named
         # However slow this process is, something is left to do.
         held(tmp_path, LAST).touch()
-        for _ in range(2):
+        for more, seconds in deaths:
             process, before = sweeping(tmp_path, where), n_begun(tmp_path)
-            wait_until(lambda before=before: n_begun(tmp_path) > before + random.randint(0, 2))
-            time.sleep(random.random() / 5)
+            wait_until(lambda enough=before + more: n_begun(tmp_path) > enough)
+            time.sleep(seconds)
             process.kill()
             process.communicate()
         held(tmp_path, LAST).unlink()
-        assert sweeping(tmp_path, where).communicate()[0] == undisturbed
+        assert sweeping(tmp_path, where).communicate()[0] == undisturbed, told
 
 
 @engines("ray", "dask")
@@ -363,13 +372,18 @@ def test_a_trial_that_no_node_can_hold_is_refused(engine: Any) -> None:
 
 
 @engines("ray", "dask")
-def test_a_sweep_gives_the_same_table_though_a_node_is_killed(engine: Any, undisturbed: str, tmp_path: Path) -> None:
+@DRAWN
+def test_a_sweep_gives_the_same_table_though_a_node_is_killed(
+    engine: Any, undisturbed: str, tmp_path: Path, seed: int
+) -> None:
+    at = random.Random(seed).randint(2, 6)
+
     def kill_a_node() -> None:
-        wait_until(lambda: n_begun(tmp_path) >= random.randint(2, 6))
+        wait_until(lambda: n_begun(tmp_path) >= at)
         engine.kill_a_node()
 
     with meanwhile(kill_a_node):
-        assert tasks.sweep_in(tmp_path, engine.executor) == undisturbed
+        assert tasks.sweep_in(tmp_path, engine.executor) == undisturbed, f"seed {seed}: a node dies at trial {at}"
     engine.mend()
 
 

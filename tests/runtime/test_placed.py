@@ -17,6 +17,7 @@ from colonnade.align import Align, Aligned, Limits
 from colonnade.crypto.profiles import SHARES
 from colonnade.deploy.doctor.columns import told_place
 from colonnade.errors import DataError, PrivacyError, StorageError
+from colonnade.experiment.run_folder import RunFolder
 from colonnade.models import LogisticRegression
 from colonnade.models.glm.rows import BatchedRows
 from colonnade.models.networks.oneshot import OneShotClassifier
@@ -28,7 +29,7 @@ from colonnade.runtime.simulate import simulate
 from colonnade.runtime.workers import Crew
 from colonnade.tables.table import Table
 from tests.runtime.tasks import BANK_AND_SHOP as ROLES
-from tests.runtime.tasks import own_pid
+from tests.runtime.tasks import is_running, own_pid, wait_until
 
 RUN = {
     "capture_output": True,
@@ -72,7 +73,7 @@ def placed(path, crew):
 def names_held(part):
     from colonnade.runtime.answers import _HELD
 
-    return set(_HELD)
+    return {name for held in _HELD.values() for name in held}
 
 
 def kill_one(table):
@@ -132,6 +133,23 @@ def test_workers_end_with_the_block_that_a_table_is_released_in(shop_parts):
         time.sleep(0.02)
     assert workers
     assert [each for each in workers if Path(f"/proc/{each}").exists()] == []
+
+
+def test_workers_of_a_simulated_plan_end_with_it_also_where_it_fails(tmp_path):
+    numbers = {"id": np.arange(400), "x": np.random.default_rng(0).standard_normal(400)}
+    pq.write_table(pa.table(numbers), tmp_path / "numbers.parquet")
+    data = 'path = "numbers.parquet"\nids = "id"\nplaced = true\n'
+    (tmp_path / "plan.toml").write_text(
+        f'[data.shop]\n{data}[data.bank]\n{data}labels = "x"\n[roles]\nlabel = "bank"\nfeatures = ["shop"]\n'
+        '[model]\nname = "secureboost-regressor"\n[engine]\njobs = 1\n'
+    )
+    folder = RunFolder.create(Plan.read(tmp_path / "plan.toml"), tmp_path)
+    tables = folder.tables()
+    workers = {pid for table in tables.held.values() for pid in table.map(own_pid)}
+    with pytest.raises(PrivacyError, match="leak_budget"):
+        folder.simulate(tables=tables)
+    assert len(workers) == 2
+    wait_until(lambda: not any(map(is_running, workers)))
 
 
 def test_files_that_change_during_a_run_are_refused(shop_parts, crew, tmp_path):

@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,6 +41,7 @@ from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.checkpoint import Checkpoints
+from colonnade.runtime.placed import released
 from colonnade.runtime.protocol import describe
 from colonnade.runtime.simulate import Run
 from colonnade.runtime.status import has_begun, read_status, status_of
@@ -179,6 +180,12 @@ class RunFolder:
                 Checkpoints(self.path / party / "checkpoints").erase()  # A crash may have left them.
             return self.load()
         tables = self.tables() if tables is None else tables
+        with ExitStack() as workers:
+            for table in tables.held.values():
+                workers.enter_context(released(table))
+            return self._simulated(tables, progress, alone)
+
+    def _simulated(self, tables: Tables, progress: bool | None, alone: Alone | None) -> Run[Estimator]:
         simulation = self.plan.simulation(tables.train)
         run = simulation.run(self.path, self.plan.run.checkpoint_every, progress, self._histories)
         for party, share in run.results.items():

@@ -17,7 +17,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import Any
@@ -61,34 +61,58 @@ def places_here(jobs: int | None, threads: int, gpus: float) -> list[dict[str, s
         return [common] * jobs
     found = visible_gpus()
     require_fitting([(threads, len(found))], threads, gpus, "this machine")
-    whole, sharing = max(1, int(gpus)), max(1, int(1 / gpus))
+    whole, sharing = max(1, int(gpus)), max(1, on_gpus(1, gpus))
     return [
         {**common, "CUDA_VISIBLE_DEVICES": ",".join(found[place // sharing * whole :][:whole])}
-        for place in range(min(jobs, _sharing_gpus(len(found), gpus)))
+        for place in range(min(jobs, on_gpus(len(found), gpus)))
     ]
 
 
-def _sharing_gpus(n_gpus: float, gpus: float) -> int:
+_ROUNDING = 1e-9
+"""What a quotient may lack of a whole number: 1 / (1 / 93) is 92.99999999999999."""
+
+
+def on_gpus(n_gpus: float, gpus: float) -> int:
     """How many tasks fit on GPUs: a share is of one GPU, and what is left of each is of no use to a further task.
 
-    >>> _sharing_gpus(2, 0.6), _sharing_gpus(2, 0.5), _sharing_gpus(5, 2)
-    (2, 4, 2)
+    >>> on_gpus(2, 0.6), on_gpus(2, 0.5), on_gpus(5, 2), on_gpus(1, 1 / 93)
+    (2, 4, 2, 93)
     """
-    return int(n_gpus) * int(1 / gpus) if gpus < 1 else int(n_gpus // gpus)
+    return int(n_gpus) * in_pool(1, gpus) if gpus < 1 else in_pool(n_gpus, gpus)
 
 
-def n_fitting(nodes: Iterable[tuple[float, float]], threads: int, gpus: float) -> int:
+def in_pool(n_gpus: float, gpus: float) -> int:
+    """How many tasks fit where GPUs are a number that tasks draw from, as with Dask, whose worker may have half of one.
+
+    >>> in_pool(0.5, 0.5), in_pool(2, 0.6)
+    (1, 3)
+    """
+    return int(n_gpus / gpus + _ROUNDING)
+
+
+def n_fitting(
+    nodes: Iterable[tuple[float, float]],
+    threads: int,
+    gpus: float,
+    sharing: Callable[[float, float], int] = on_gpus,
+) -> int:
     """How many tasks fit at the same time on nodes of these numbers of cores and GPUs.
 
     >>> n_fitting([(4, 0), (3, 0)], threads=2, gpus=0)
     3
     """
-    return sum(int(min(cores // threads, _sharing_gpus(n_gpus, gpus) if gpus else cores)) for cores, n_gpus in nodes)
+    return sum(int(min(cores // threads, sharing(n_gpus, gpus) if gpus else cores)) for cores, n_gpus in nodes)
 
 
-def require_fitting(nodes: Sequence[tuple[float, float]], threads: int, gpus: float, where: str) -> None:
+def require_fitting(
+    nodes: Sequence[tuple[float, float]],
+    threads: int,
+    gpus: float,
+    where: str,
+    sharing: Callable[[float, float], int] = on_gpus,
+) -> None:
     """Refuse tasks for which no node is large enough: a cluster would let them wait for ever."""
-    if n_fitting(nodes, threads, gpus) == 0:
+    if n_fitting(nodes, threads, gpus, sharing) == 0:
         sizes = " or ".join(sorted({f"{cores:g} cores and {n_gpus:g} GPUs" for cores, n_gpus in nodes}))
         raise PlanError(
             f"A trial should fit on a node, but it wants {threads} cores and {gpus:g} GPUs, and the nodes of {where} "
@@ -116,10 +140,10 @@ def ray_cluster(
         PlanError: A node has another version of this package, or none.
     """
     # Read when Ray is imported and when its processes start. A trial that asks for no GPU sees what it would see in a
-    # process of this machine.
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")
+    # process of this machine. A call after the connection was closed reaches no other cluster that runs here.
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0", RAY_ENABLE_AUTO_CONNECT="0")
     ray = imported("ray", "ray", "The engine 'ray'")
-    if ray.is_initialized():
+    if ray_is_connected():
         yield ray
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -145,6 +169,12 @@ def ray_cluster(
         if address is not None:
             _compare_versions("ray", _ray_versions(ray, threads))
         yield ray
+
+
+def ray_is_connected() -> bool:
+    """Whether this process is connected to a Ray cluster already, which `ray_cluster` leaves open."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
 
 
 @contextmanager

@@ -33,9 +33,12 @@ from colonnade.errors import EngineError, PlanError, imported
 from colonnade.runtime.clusters import (
     CONNECT_SECONDS,
     dask_cluster,
+    in_pool,
     n_fitting,
+    on_gpus,
     places_here,
     ray_cluster,
+    ray_is_connected,
     require_fitting,
     worker_environment,
 )
@@ -232,8 +235,9 @@ class Ray(_Spread):
     def _pool(self, function: Callable[[Any], Any]) -> Iterator[Pool]:
         named = named_function(function)
         here = [] if self.address else places_here(self.n_jobs, self.threads, self.gpus)
+        outlives_us = self.address is not None or ray_is_connected()
         with ray_cluster(self.address, cores=len(here) * self.threads, threads=self.threads) as ray:
-            yield _RayTasks(ray, named, self)
+            yield _RayTasks(ray, named, self, outlives_us=outlives_us)
 
 
 class Dask(_Spread):
@@ -328,12 +332,13 @@ class _ClusterTasks(Pool):
     """Tasks of a cluster. The cluster itself tries none again, so that attempts are counted in one place."""
 
     engine: str
+    sharing = staticmethod(on_gpus)
 
     def __init__(self, named: NamedFunction, asked: _Spread) -> None:
         self._named, self._asked = named, asked
         self._running: set[Any] = set()
         self._room, self._looked = 0, -math.inf
-        require_fitting(self._sizes(), asked.threads, asked.gpus, f"the {self.engine} cluster")
+        require_fitting(self._sizes(), asked.threads, asked.gpus, f"the {self.engine} cluster", self.sharing)
 
     @abstractmethod
     def _sizes(self) -> list[tuple[float, float]]:
@@ -347,7 +352,7 @@ class _ClusterTasks(Pool):
     def _counted(self) -> int:
         # Where the last worker has died, its successor may be on its way.
         patience = time.monotonic() + CONNECT_SECONDS
-        while (n := n_fitting(self._sizes(), self._asked.threads, self._asked.gpus)) == 0:
+        while (n := n_fitting(self._sizes(), self._asked.threads, self._asked.gpus, self.sharing)) == 0:
             if time.monotonic() > patience:
                 raise self._lost("a worker", f"it has had none for {CONNECT_SECONDS:g} seconds")
             time.sleep(_LOOK_SECONDS / 10)
@@ -372,8 +377,8 @@ class _ClusterTasks(Pool):
 class _RayTasks(_ClusterTasks):
     engine = "Ray"
 
-    def __init__(self, ray: Any, named: NamedFunction, asked: Ray) -> None:
-        self._ray = ray
+    def __init__(self, ray: Any, named: NamedFunction, asked: Ray, *, outlives_us: bool) -> None:
+        self._ray, self._outlives_us = ray, outlives_us
         self._task = ray.remote(_perform).options(
             num_cpus=asked.threads,
             num_gpus=asked.gpus,
@@ -406,12 +411,16 @@ class _RayTasks(_ClusterTasks):
         return outcome
 
     def close(self) -> None:
-        for mark in self._running:
-            self._ray.cancel(mark, force=True)
+        # A cluster that ends with the block ends its tasks. Ray aborts this process if a task is cancelled just as it
+        # ends, and Ctrl-C reaches workers that were started here, too.
+        if self._outlives_us:
+            for mark in self._running:
+                self._ray.cancel(mark, force=True)
 
 
 class _DaskTasks(_ClusterTasks):
     engine = "Dask"
+    sharing = staticmethod(in_pool)
 
     def __init__(self, client: Any, named: NamedFunction, asked: Dask) -> None:
         self._client = client

@@ -11,7 +11,6 @@ A worker reads all rows of its portion in one pass over the files.
 from __future__ import annotations
 
 import itertools
-import secrets
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from colonnade.errors import DataError
-from colonnade.runtime.workers import Call, Crew
+from colonnade.runtime.workers import Call, Crew, new_name, portion_name
 from colonnade.tables.parts import Parts, PlacedColumns, RowNumbers
 from colonnade.tables.placement import Placement, arguments
 from colonnade.tables.read import chosen_columns, open_parts
@@ -47,7 +46,7 @@ class ReadRecipe:
 
     def portion(self, slot: int, n: int) -> ReadRecipe:
         """The recipe of one of n workers."""
-        return replace(self, name=f"{self.name} {slot}", rows=_portion(self.rows, slot, n))
+        return replace(self, name=portion_name(self.name, slot), rows=_portion(self.rows, slot, n))
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class AppliedRecipe:
     def portion(self, slot: int, n: int) -> AppliedRecipe:
         """The recipe of one of n workers."""
         before, own = self.before.portion(slot, n), _portion(self.own, slot, n)
-        return replace(self, name=f"{self.name} {slot}", before=before, own=own)
+        return replace(self, name=portion_name(self.name, slot), before=before, own=own)
 
 
 class Placed(Placement[P]):
@@ -76,8 +75,7 @@ class Placed(Placement[P]):
 
     def __init__(self, crew: Crew, bounds: Sequence[int], recipe: ReadRecipe | AppliedRecipe) -> None:
         self.bounds, self._crew, self._recipe = tuple(bounds), crew, recipe
-        names = [f"{recipe.name} {slot}" for slot in range(crew.n)]
-        weakref.finalize(self, crew.forget, names)
+        weakref.finalize(self, crew.forget, recipe.name)
 
     def map(
         self,
@@ -95,9 +93,9 @@ class Placed(Placement[P]):
         return self._crew.results(calls)
 
     def then(self, function: Callable[..., Q], *shared: Any, per_part: Iterable[Any] | None = None) -> Placed[Q]:
-        self._crew.require_known(function)
         own = dict(zip(range(len(self)), arguments(per_part), strict=False))
-        return Placed(self._crew, self.bounds, AppliedRecipe(_new_name(), self._recipe, function, shared, own))
+        self._crew.require_known(function, *shared, *itertools.chain.from_iterable(own.values()))
+        return Placed(self._crew, self.bounds, AppliedRecipe(new_name(), self._recipe, function, shared, own))
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ class OnWorkers:
     def place(self, parts: Parts, rows: RowNumbers, bounds: Sequence[int]) -> Placed[Table]:
         """These rows of Parquet parts, cut at these bounds."""
         cut = {number: rows[begin:end] for number, (begin, end) in enumerate(itertools.pairwise(bounds))}
-        return Placed(self.workers, bounds, ReadRecipe(_new_name(), parts, cut))
+        return Placed(self.workers, bounds, ReadRecipe(new_name(), parts, cut))
 
 
 def placed_table(
@@ -164,7 +162,3 @@ def released(table: Table | None) -> Iterator[Table | None]:
 
 def _portion(values: Mapping[int, Any], slot: int, n: int) -> dict[int, Any]:
     return {number: value for number, value in values.items() if number % n == slot}
-
-
-def _new_name() -> str:
-    return secrets.token_hex(8)

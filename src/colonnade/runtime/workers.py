@@ -10,15 +10,18 @@ A worker that is lost is replaced, and what it had not finished is computed agai
 from __future__ import annotations
 
 import os
+import secrets
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
+from types import FunctionType
 from typing import Any, Literal, TypeVar
 
 from colonnade.errors import EngineError
@@ -58,13 +61,12 @@ class Call:
 
 
 class Workers(ABC):
-    """What a party's heavy functions are computed by.
+    """What a party's heavy functions are computed by."""
 
-    Attributes:
-        n: How many compute at the same time.
-    """
-
-    n: int
+    @property
+    @abstractmethod
+    def n(self) -> int:
+        """How many compute at the same time."""
 
     @abstractmethod
     def map(self, function: Callable[..., R], items: Iterable[T], *shared: Any) -> Iterator[R]:
@@ -123,7 +125,7 @@ class Crew(Workers):
 
     Args:
         engine: What the workers are: processes of this machine, actors of a Ray cluster or workers of a Dask cluster.
-        n: How many there are; as many as this machine has cores if None.
+        n: How many there are; if None, as many as this machine has cores, or the cluster at the address.
         address: Where the cluster is; None starts one on this machine.
 
     >>> crew = Crew(n=2)
@@ -133,13 +135,22 @@ class Crew(Workers):
     """
 
     def __init__(self, engine: EngineName = "local", n: int | None = None, address: str | None = None) -> None:
-        self.engine, self.n, self.address = engine, n or n_cores(), address
+        self.engine, self.address = engine, address
+        self._n = n or (n_cores() if address is None else None)
         self._connected, self._workers = ExitStack(), dict[int, Worker]()
         # Whichever thread ends a crew, a client of Dask is left in the context in which it was entered.
         self._context = copy_context()
         self._start: Callable[[int], Worker] | None = None
+        self._token = ""
         # A crew that nobody refers to any more ends, also where an error kept its owner from ending it.
         weakref.finalize(self, _end, self._workers, self._connected, self._context)
+
+    @property
+    def n(self) -> int:
+        if self._n is None:
+            self._reached()
+        assert self._n is not None
+        return self._n
 
     def map(self, function: Callable[..., R], items: Iterable[T], *shared: Any) -> Iterator[R]:
         return self.results(Call(function, (item, *shared)) for item in items)
@@ -148,12 +159,12 @@ class Crew(Workers):
         """Yield what calls return, in their order; a call that raises ends the others.
 
         Raises:
-            EngineError: One call lost several workers.
-            PlanError: Workers of a cluster could not import a function by its name.
+            EngineError: One call lost several workers, or the cluster is gone.
+            PlanError: Workers of a cluster could not import a function by its name, or are more than it has cores.
         """
         ahead: deque[_Begun] = deque()
         for call in calls:
-            self.require_known(call.function)
+            self.require_known(call.function, *call.arguments)
             slot = self._freest(ahead) if call.slot is None else call.slot
             ahead.append(self._begin(call, slot))
             if len(ahead) > AHEAD * self.n:
@@ -161,22 +172,24 @@ class Crew(Workers):
         while ahead:
             yield self._finished(ahead)
 
-    def require_known(self, function: Callable[..., Any]) -> None:
-        """Refuse a function that workers of a cluster could not import by its name: source does not travel there."""
-        if self.engine != "local":
-            named_function(function)
+    def require_known(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Refuse functions that workers of a cluster could not import by their names: source does not travel there."""
+        if self.engine == "local":
+            return
+        for each in (function, *(value for value in arguments if isinstance(value, FunctionType | partial))):
+            named_function(each)
 
-    def forget(self, names: Iterable[str]) -> None:
-        """Let workers drop portions that nobody asks for any more, with the next call that they are given."""
-        for name in names:
-            for worker in self._workers.values():
-                if name in worker.told:
-                    worker.told.discard(name)
-                    worker.forgotten.append(name)
+    def forget(self, name: str) -> None:
+        """Let workers drop the portions of a placement that nobody asks for any more, with the next call to each."""
+        for slot, worker in tuple(self._workers.items()):
+            portion = portion_name(name, slot)
+            if portion in worker.told:
+                worker.told.discard(portion)
+                worker.forgotten.append(portion)
 
     def end(self) -> None:
-        _end(self._workers, self._connected, self._context)
         self._start = None
+        _end(self._workers, self._connected, self._context)
 
     def _freest(self, ahead: deque[_Begun]) -> int:
         """The worker with the fewest calls to answer; of several, the one whose last call is longest ago."""
@@ -208,8 +221,8 @@ class Crew(Workers):
         first.losses += 1
         if first.losses > MOST_LOSSES:
             raise EngineError(
-                f"{self.n} workers should compute for this party, but {first.losses} of them were ended from outside "
-                "at one call, perhaps for want of memory. Go on with --resume, and use fewer workers."
+                f"A worker should answer a call, but {first.losses} were ended from outside at one call, one after the "
+                "other, perhaps for want of memory. Go on with --resume, with fewer workers or more memory for each."
             )
         self._drop(first.slot, lost)
         for each in ahead:
@@ -232,32 +245,43 @@ class Crew(Workers):
     def _drop(self, slot: int, worker: Worker) -> None:
         """End what is left of a worker that was lost, unless another one has its place already."""
         if self._workers.get(slot) is worker:
-            self._workers.pop(slot).end()
+            _let_go(self._workers.pop(slot))
 
     def _submitted(self, call: Call, worker: Worker) -> Future[Any]:
         recipe, name = call.recipe, None if call.recipe is None else call.recipe.name
         told = recipe is None or recipe.name in worker.told
         forgotten, worker.forgotten = tuple(worker.forgotten), []
-        future = worker.submit(call.function, call.arguments, name, call.number, None if told else recipe, forgotten)
+        asked = (call.function, call.arguments, name, call.number, None if told else recipe, forgotten)
+        future = worker.submit(self._token, *asked)
         if name is not None:
             worker.told.add(name)
         return future
 
     def _worker(self, slot: int) -> Worker:
-        if self._start is None:
-            self._start = self._connect()
         if slot not in self._workers:
-            self._workers[slot] = self._start(slot)
+            self._workers[slot] = self._reached()(slot)
         return self._workers[slot]
 
-    def _connect(self) -> Callable[[int], Worker]:
-        """Reach the cluster, if there is one; returns what starts a worker."""
+    def _reached(self) -> Callable[[int], Worker]:
+        """What starts a worker; reaches the cluster first, if there is one."""
+        if self._start is None:
+            self._token = new_name()
+            try:
+                self._n, self._start = self._connect()
+            except BaseException:
+                self.end()
+                raise
+        return self._start
+
+    def _connect(self) -> tuple[int, Callable[[int], Worker]]:
+        """Reach the cluster, if there is one; returns how many workers there are, and what starts one."""
         if self.engine == "local":
-            return lambda slot: LocalWorker()
+            n = self._n or n_cores()
+            return n, lambda slot: LocalWorker(n)
         from colonnade.runtime.cluster_workers import dask_workers, ray_workers
 
         make = ray_workers if self.engine == "ray" else dask_workers
-        return self._context.run(make, self._connected, self.address, self.n)
+        return self._context.run(make, self._connected, self.address, self._n, self._token)
 
 
 def n_cores() -> int:
@@ -265,7 +289,31 @@ def n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def new_name() -> str:
+    """A name that nothing else at a worker has."""
+    return secrets.token_hex(8)
+
+
+def portion_name(name: str, slot: int) -> str:
+    """What a placement's portion is called that lies with the worker in a place."""
+    return f"{name} {slot}"
+
+
 def _end(workers: dict[int, Worker], connected: ExitStack, context: Context) -> None:
-    while workers:
-        workers.popitem()[1].end()
-    context.run(connected.close)
+    try:
+        while workers:
+            _let_go(workers.popitem()[1])
+    finally:
+        context.run(_close, connected)
+
+
+def _let_go(worker: Worker) -> None:
+    # A worker that is lost may not end as it should. What the run itself raised is what counts.
+    with suppress(Exception):
+        worker.end()
+
+
+def _close(connected: ExitStack) -> None:
+    # The same of a cluster that is lost.
+    with suppress(Exception):
+        connected.close()

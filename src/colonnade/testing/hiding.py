@@ -4,7 +4,9 @@ Hidden numbers cross as ciphertexts or as words of 64 bits; points, digests and 
 marked as fresh or secret. All lines, every key that is expanded into a stream, and all that the system draws are
 watched in several runs, which differ in what the system draws or in what parties draw too. What all parties know is the
 same in all runs, so that a mask which follows from it comes again. A contract sees what crosses and what is drawn;
-whether a flood is as wide as its profile says, and what a ciphertext holds, is for the tests of a scheme.
+whether a flood is as wide as its profile says, and what a ciphertext holds, is for the tests of a scheme. None of the
+eight checks notices a mask that is expanded from a fresh value which crossed openly in the same run: this mask differs
+in every run, and hides nothing from those who saw the value.
 """
 
 from __future__ import annotations
