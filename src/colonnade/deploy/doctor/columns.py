@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from colonnade.tables.table import Table
+from colonnade.text import how_many
 
 MOST_CLASSES = 20
 FEW_ROWS = 10
@@ -53,8 +54,8 @@ def told_place(table: Table) -> str:
     at = "processes of this machine" if crew.engine == "local" else f"{crew.engine} at {crew.address or 'this machine'}"
     kept = (table.select([]).to_arrow().nbytes + table.placed.rows.nbytes) / max(len(table), 1)
     return (
-        f"{len(table):,} rows lie with {crew.n} workers ({at}), {-(-len(table) // crew.n):,} each; this process keeps "
-        f"ids, labels and row numbers, {kept:.0f} bytes a row"
+        f"{len(table):,} rows lie with {how_many(crew.n, 'worker')} ({at}), {-(-len(table) // crew.n):,} each; this process "
+        f"keeps ids, labels and row numbers, {kept:.0f} bytes a row"
     )
 
 
