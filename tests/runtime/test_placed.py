@@ -297,7 +297,7 @@ def test_a_plan_places_a_table_and_says_where_its_rows_lie(shop_parts, tmp_path)
     plan = Plan.read(path)
     table = plan.load(("shop",))["shop"]
     assert told_place(table) == (
-        "1,000 rows lie with 1 workers (processes of this machine), 1,000 each; this process keeps ids, labels and row "
+        "1,000 rows lie with 1 worker (processes of this machine), 1,000 each; this process keeps ids, labels and row "
         "numbers, 24 bytes a row"
     )
     assert plan.load(("bank",))["bank"].placed is None

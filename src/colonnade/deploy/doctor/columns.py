@@ -54,8 +54,8 @@ def told_place(table: Table) -> str:
     at = "processes of this machine" if crew.engine == "local" else f"{crew.engine} at {crew.address or 'this machine'}"
     kept = (table.select([]).to_arrow().nbytes + table.placed.rows.nbytes) / max(len(table), 1)
     return (
-        f"{len(table):,} rows lie with {how_many(crew.n, 'worker')} ({at}), {-(-len(table) // crew.n):,} each; this process "
-        f"keeps ids, labels and row numbers, {kept:.0f} bytes a row"
+        f"{len(table):,} rows lie with {how_many(crew.n, 'worker')} ({at}), {-(-len(table) // crew.n):,} each; this "
+        f"process keeps ids, labels and row numbers, {kept:.0f} bytes a row"
     )
 
 
