@@ -125,7 +125,7 @@ class Killing(Crew):
     def _worker(self, slot: int) -> Any:
         worker = super()._worker(slot)
         if id(worker) not in self._pids:
-            self._pids[id(worker)] = worker.submit(os.getpid, (), None, 0, None, ())
+            self._pids[id(worker)] = worker.submit(self._token, os.getpid, (), None, 0, None, ())
         return worker
 
     def _submitted(self, call: Call, worker: Any) -> Any:
