@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -234,8 +235,14 @@ def test_an_actor_that_does_not_begin_is_not_awaited_for_ever(stopped, monkeypat
 def test_an_interruption_ends_the_wait_for_an_actor(stopped, monkeypatch):
     monkeypatch.setattr("colonnade.runtime.clusters._ray_versions", lambda ray, threads: {})
     crew, main = Crew("ray", 2, stopped.address), threading.main_thread().ident
-    threading.Timer(8, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
+
+    def interrupt() -> None:
+        # Connecting takes a while on a busy machine, and Ray keeps an interruption of that to itself.
+        wait_until(lambda: len(crew._workers) == 2)
+        time.sleep(3)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with meanwhile(interrupt), pytest.raises(KeyboardInterrupt):
         list(crew.map(abs, range(4)))
     crew.end()
     assert not ray_is_connected()
