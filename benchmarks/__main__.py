@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from math import isfinite
 from statistics import median
 
 BENCHMARKS: Mapping[str, str] = {
@@ -73,7 +74,7 @@ class Outcome:
     """What was measured: medians over turns, the least and the largest of each, and what each may be.
 
     A figure below its least value cannot be, such as a split network that is faster than its own centre: the machine
-    did something else meanwhile. `load` is the mean number of running processes of the last minute, before and after.
+    did something else meanwhile. Nor can one that is no finite number. `load` is the mean number of running processes of the last minute, before and after.
     """
 
     name: str
@@ -113,8 +114,9 @@ class Outcome:
 
     def clear_misses(self, factor: float) -> list[str]:
         """The figures that are invalid, or above their targets by more than a factor."""
+        invalid = _invalid(self.figures, self.least)
         missed = [key for key, most in self.targets.items() if self.figures[key] > factor * most]
-        return missed + _invalid(self.figures, self.least)
+        return [*(key for key in missed if key not in invalid), *invalid]
 
     def table(self) -> str:
         """The outcome for a reader."""
@@ -127,7 +129,8 @@ class Outcome:
             if (most := self.targets.get(key)) is not None:
                 verdict = f"  at most {most:<6g} {'holds' if value <= most else 'MISSED'}"
             if key in invalid:
-                verdict = f"  INVALID: it cannot be below {self.least[key]:g}"
+                least = self.least.get(key)
+                verdict = f"  INVALID: it cannot be {'so' if least is None else f'below {least:g}'}"
             lines.append(f"    {key:<26}{value:>10g}  {span:<22}{verdict}".rstrip())
         return "\n".join(lines)
 
@@ -137,7 +140,7 @@ def _rounded(value: float) -> float:
 
 
 def _invalid(figures: Mapping[str, float], least: Mapping[str, float]) -> list[str]:
-    return [key for key, value in least.items() if figures[key] < value]
+    return [key for key, value in figures.items() if not isfinite(value) or value < least.get(key, value)]
 
 
 def measure(name: str, *, quick: bool) -> Outcome:

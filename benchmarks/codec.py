@@ -11,7 +11,7 @@ from benchmarks.clock import median_time
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Float32Array, Message
 
-TARGETS: Mapping[str, float] = {"encode_us": 30.0, "decode_us": 5.0}
+TARGETS: Mapping[str, float] = {"encode_us": 12.0, "decode_us": 5.0}
 
 
 @dataclass(frozen=True)

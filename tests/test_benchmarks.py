@@ -187,6 +187,15 @@ def test_a_figure_that_cannot_be_is_invalid_and_never_holds() -> None:
     assert with_bounds(bounds, "--gate").returncode == 1
 
 
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_figure_that_is_no_finite_number_is_invalid_and_does_not_pass_the_gate(value: str) -> None:
+    done = with_bounds(f"codec.measure = lambda quick: {{'encode_us': float({value!r}), 'decode_us': 1.0}}", "--gate")
+    assert done.returncode == 1, done.stderr
+    assert "INVALID: it cannot be so" in done.stdout
+    assert "clearly missed or invalid: encode_us" in done.stdout
+    assert '"holds": false' in done.stdout
+
+
 @pytest.mark.parametrize(
     ("name", "least"),
     [
