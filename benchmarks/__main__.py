@@ -74,7 +74,8 @@ class Outcome:
     """What was measured: medians over turns, the least and the largest of each, and what each may be.
 
     A figure below its least value cannot be, such as a split network that is faster than its own centre: the machine
-    did something else meanwhile. Nor can one that is no finite number. `load` is the mean number of running processes of the last minute, before and after.
+    did something else meanwhile. Nor can one that is no finite number. `load` is the mean number of running processes
+    of the last minute, before and after.
     """
 
     name: str

@@ -221,6 +221,21 @@ def test_two_streams_from_one_key_are_found_out_whatever_the_cipher():
     assert failing(lambda: expanding_twice, TWO) == {"a_party_expands_no_key_twice"}
 
 
+def telling_the_key(party):
+    """A party sends the key of its mask as a number that claims to be no secret, and then what it masks."""
+    if party.name == "shop":
+        key = secrets.token_bytes(32)
+        party.label_party.send(MaskedScores(np.frombuffer(key, np.uint64)))
+        party.label_party.send(MaskedScores(Stream(key).words(8)))
+    else:
+        for _ in range(2):
+            party.peers["shop"].receive(MaskedScores)
+
+
+def test_a_mask_whose_key_crosses_openly_is_found_out():
+    assert failing(lambda: telling_the_key, TWO) == {"no_expanded_key_crosses_openly"}
+
+
 @pytest.mark.parametrize("topology", ["star", "ring"])
 @pytest.mark.parametrize(
     ("place", "kind"), [("state.AlignState.masking_key", "align/masked"), ("order._order_key", "align/order-point")]

@@ -4,9 +4,8 @@ Hidden numbers cross as ciphertexts or as words of 64 bits; points, digests and 
 marked as fresh or secret. All lines, every key that is expanded into a stream, and all that the system draws are
 watched in several runs, which differ in what the system draws or in what parties draw too. What all parties know is the
 same in all runs, so that a mask which follows from it comes again. A contract sees what crosses and what is drawn;
-whether a flood is as wide as its profile says, and what a ciphertext holds, is for the tests of a scheme. None of the
-eight checks notices a mask that is expanded from a fresh value which crossed openly in the same run: this mask differs
-in every run, and hides nothing from those who saw the value.
+whether a flood is as wide as its profile says, and what a ciphertext holds, is for the tests of a scheme. No check
+notices a mask that is expanded from a hash of what crossed openly: only a key that crossed as it is is recognised.
 """
 
 from __future__ import annotations
@@ -50,7 +49,8 @@ _NEAR = 2**48
 _LATTICE_SCHEMES = (ARBITER.name, SHARES.name)
 # What messages say that they are under where nothing but secrets hides them; noise and clipping hide by a measure.
 _HIDING = ("mask", "flood", "shares", "transfers", "oblivious transfer", "paillier", *_LATTICE_SCHEMES, HISTOGRAM.name)
-_PUBLIC_WORDS = np.frombuffer(b"".join(each.fingerprint for each in (ARBITER, SHARES, HISTOGRAM)), np.uint64)
+_FINGERPRINTS = tuple(each.fingerprint for each in (ARBITER, SHARES, HISTOGRAM))
+_PUBLIC_WORDS = np.frombuffer(b"".join(_FINGERPRINTS), np.uint64)
 # Keys of what all parties derive alike: they hide nothing from any of them.
 _TOLD_TO_ALL: Mapping[type[Message], set[str]] = {AlignOpening: {"salt"}, Agreed: {"schedule"}}
 # The name of columns in a run follows from party.random, so that the run has the same name when it is taken up.
@@ -283,10 +283,22 @@ def a_party_expands_no_key_twice(watched: Watched) -> None:
     expanded = Counter(watched.run.expanded)
     twice = [(party, key, count) for (party, key, _), count in expanded.items() if count > 1]
     for party, key, count in twice:
-        # The seed of a public key crosses within the key.
-        parts = (part for said in watched.run.said for part, _ in _hidden_parts(said.message))
-        public = any(part.nbytes > len(key) and key in part.tobytes() for part in parts)
+        public = any(_is_in_public_key(key, data) for said in watched.run.said for data in _bytes_of(said.message))
         must(public, f"{party} should expand a key into one stream, but expands the same one {count} x.")
+
+
+def no_expanded_key_crosses_openly(watched: Watched) -> None:
+    """Whoever reads a message can take off a mask whose key stands in it; a secret message is for one party."""
+    keys = {key: party for party, key, _ in watched.run.expanded}
+    openly = [said for said in watched.run.said if not said.message.secret]
+    for said in openly:
+        for data in _bytes_of(said.message):
+            for key, party in keys.items():
+                must(
+                    key not in data or _is_in_public_key(key, data),
+                    f"A key that {party} expands should stay secret, but {said.sender} sends it to {said.receiver} as "
+                    f"it is in {said.message.kind}, which is no secret message.",
+                )
 
 
 def no_ciphertext_follows_from_another(watched: Watched) -> None:
@@ -345,6 +357,20 @@ def _hidden_parts(message: Message) -> Iterator[tuple[Words, bool]]:
                 yield _whole_words(each), seeded
 
 
+def _bytes_of(message: Message) -> Iterator[bytes]:
+    """The parts of a message that could hold a key."""
+    for value in vars(message).values():
+        for each in value if isinstance(value, list) else [value]:
+            found = each.data if isinstance(each, Ciphertexts) else each
+            if isinstance(found, np.ndarray | bytes):
+                yield bytes(found) if isinstance(found, bytes) else found.tobytes()
+
+
+def _is_in_public_key(key: bytes, data: bytes) -> bool:
+    """Whether a key is the seed of a public key, which begins with the profile's fingerprint."""
+    return any(fingerprint + key in data for fingerprint in _FINGERPRINTS)
+
+
 def _whole_words(data: bytes) -> Words:
     return np.frombuffer(data[: len(data) // 8 * 8], np.uint64)
 
@@ -391,5 +417,6 @@ HIDING_CHECKS: tuple[Callable[[Watched], None], ...] = (
     hidden_words_are_far_apart,
     a_secret_reaches_one_party,
     a_party_expands_no_key_twice,
+    no_expanded_key_crosses_openly,
     no_ciphertext_follows_from_another,
 )
