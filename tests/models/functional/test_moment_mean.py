@@ -11,6 +11,7 @@ from colonnade.attacks.members.curves import FitMembership
 from colonnade.auditing.attempt import Attempt
 from colonnade.curves import BSplines, Curves
 from colonnade.data.functional.generator import FunctionalData, FunctionalSetting
+from colonnade.errors import StorageError
 from colonnade.models.functional.messages import PartialPrediction, Surface
 from colonnade.models.functional.moment_regression import MomentRegression, standing_out
 from colonnade.models.functional.moments_masked import MomentBudget
@@ -153,7 +154,14 @@ def test_where_inputs_say_nothing_the_mean_is_predicted_and_two_releases_are_cha
             0.1,
             ("used are none.", "training outputs, exactly: nothing certain is gained", "were not centred: nothing of"),
         ),
-        (1e3, ("used are x01.", "start from the label party's own mean, exactly", "were centred by their mean with")),
+        (
+            1e3,
+            (
+                "used are x01.",
+                "start from the label party's own outputs: if given away, epsilon does not cover",
+                "were centred by their mean with",
+            ),
+        ),
     ],
 )
 def test_the_summary_and_the_log_say_what_is_predicted(data, caplog, epsilon, words):
@@ -193,16 +201,17 @@ def test_no_products_of_fewer_rows_stand_out():
         assert len(model._choose(0.0, crosses, 0.0, budget, n)) == chosen
 
 
-def test_a_share_keeps_both_means_and_one_of_an_earlier_version_is_read(data, tmp_path):
+def test_a_share_keeps_both_means_and_one_of_an_earlier_version_is_not_taken_for_the_mean(data, tmp_path):
     model = fitted(replace(data, y=moved(data.y, 1.0)), PAIR, epsilon=100.0).results["label"]
     model.save(tmp_path / "model.safetensors")
     again = MomentRegression.load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(again.y_mean_, model.y_mean_)
     np.testing.assert_array_equal(again.y_centre_, model.y_centre_)
-    tree = model.share()
+    tree, earlier = model.share(), MomentRegression()
     del tree["y_centre"]
-    earlier = MomentRegression()
-    earlier.take_share(tree)
+    with pytest.raises(StorageError, match="kept what noise had left of the mean, perhaps nothing"):
+        earlier.take_share({**tree, "is_mean": True})
+    earlier.take_share({**tree, "is_mean": False})
     np.testing.assert_array_equal(earlier.y_centre_, model.y_mean_)
 
 

@@ -28,7 +28,7 @@ to be gained. No message depends on it: the others are told coefficients, and th
 party. So this mean costs nothing, and what the label party shows of its predictions is not covered.
 
     what is predicted    mean of y - mean of z + x w        z = clip(y - c), c the mean with noise, x w fitted to z
-    its squared error    that of the mean - gain of w over predicting c + |mean of z|^2
+    its squared error    that of the mean of y - what x w gains over predicting c + |mean of z|^2, for each record
 
 whatever the mean of x is: products with inputs that are not centred hold what is left of the output's mean, too. So
 where as much is left as the fit is sure to gain, the label party predicts the mean, and tells nobody.
@@ -48,7 +48,7 @@ import numpy as np
 
 from colonnade.curves import Curves
 from colonnade.curves.basis import FloatArray
-from colonnade.errors import PlanError
+from colonnade.errors import PlanError, StorageError
 from colonnade.models.functional.exchange import MOST_BASIS_SIZE, MOST_COLUMNS, CurveDesign, OwnCurves
 from colonnade.models.functional.messages import Layout, MaskSeed
 from colonnade.models.functional.model import CurveModel, CurvePrediction, LearnedCurves, combined, response
@@ -360,9 +360,15 @@ class MomentRegression(CurveModel):
         elif "held" in tree:
             self.held_ = OwnCurves.from_state(tree["held"])
         else:
+            if tree["is_mean"] and "y_centre" not in tree:
+                raise StorageError(
+                    "A share of MomentRegression that predicts the mean should hold this mean, but this one was saved "
+                    "by an earlier version, which kept what noise had left of the mean, perhaps nothing. Predict the "
+                    "mean of the label party's outputs, or fit the model again."
+                )
             self.take_label_share(tree)
             self.is_mean_ = tree["is_mean"]
-            # Before there was a centre of its own, predictions started from it.
+            # Fits of earlier versions start from the centre of the products, as most do where nothing is clipped.
             self.y_centre_ = tree.get("y_centre", tree["y_mean"])
 
     def summary(self) -> str:
@@ -385,7 +391,7 @@ class MomentRegression(CurveModel):
     def _predicted_in_words(self) -> tuple[str, ...]:
         """What the label party predicts, and how much of the mean the products were centred by."""
         if not self.is_mean_:
-            start = "Predictions start from the label party's own mean, exactly; who is shown one is told of this mean."
+            start = "Predictions start from the label party's own outputs: if given away, epsilon does not cover them."
         elif self.w_.any():
             start = (
                 "Predicted is the mean of the label party's training outputs, exactly: the fit gains less than what "
