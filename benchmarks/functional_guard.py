@@ -3,13 +3,13 @@
 Every set of curves in $COLONNADE_DATA, and one of simulated walks, is cut by ten seeds into rows to train on and rows
 to predict. Sets of one curve per record are cut in the middle: the first half predicts the second. Curves are scaled as
 if a public scale were known, and centred as if a public mean were: inputs and outputs, inputs alone, or nothing. A set
-as it is has a mean of up to 80 standard deviations. All three models are fitted with budgets from 0.1 to 1,000, the one
+as it is has a mean of up to 81 standard deviations. All three models are fitted with budgets from 0.1 to 1,000, the one
 on moments with an arbiter and on shares, and new inputs enter exactly, which is the harder promise: noise in new inputs
 counts against a fit, and makes the guard careful. Models on released curves know the output's mean exactly, so that for
 them outputs need not be varied by themselves.
 
 Errors are squared errors over those of the mean of the training rows: 1 is what predicting that mean gives. It takes
-MINUTES on one core. With BENCHMARK_JOURNAL naming a file, a run that was stopped goes on where it was.
+four minutes of the processor. With BENCHMARK_JOURNAL naming a file, a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations

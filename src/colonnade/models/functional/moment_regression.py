@@ -27,11 +27,10 @@ The label party's predictions start from the exact mean of its own outputs, and 
 to be gained. No message depends on it: the others are told coefficients, and the parts they make are told to the label
 party. So this mean costs nothing, and what the label party shows of its predictions is not covered.
 
-    what is predicted    mean of y - mean of z + x w        z = clip(y - c), c the mean with noise, x w fitted to z
-    its squared error    that of the mean of y - what x w gains over predicting c + |mean of z|^2, for each record
-
-whatever the mean of x is: products with inputs that are not centred hold what is left of the output's mean, too. So
-where as much is left as the fit is sure to gain, the label party predicts the mean, and tells nobody.
+Let c be the mean with noise, z = clip(y - c), and x w what was fitted to z. The prediction mean(y) - mean(z) + x w has
+the squared error of mean(y), less what x w gains over predicting c, plus |mean(z)|^2 for each record, whatever the mean
+of x is: products with inputs that are not centred hold what is left of the output's mean, too. So where as much is left
+as the fit is sure to gain, the label party predicts the mean, and tells nobody.
 
 Noise on products, in the norm in which it is isotropic: Dwork, Talwar, Thakurta & Zhang 2014, "Analyze Gauss".
 """
