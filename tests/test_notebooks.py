@@ -74,5 +74,5 @@ def test_the_notebook_on_curves_predicts_better_than_the_mean_curve() -> None:
     assert set(space["company"].selected_)
     figure = space["evaluate"](
         space["company"], space["prediction"], space["train"]["company"], space["test"]["company"]
-    ).figures["RIL2"]
+    ).figures["OverMean"]
     assert figure.surely == -1

@@ -4,8 +4,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from colonnade.curves import BSplines, Curves
+from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import PlanError
 from colonnade.experiment.quality import quality
+from colonnade.models.evaluation import evaluate
+from colonnade.models.functional.moment_regression import MomentRegression
 from colonnade.plans.plan import Plan
 from colonnade.plans.sections import PlannedData, PlannedModel
 from colonnade.roles import Roles
@@ -71,3 +75,23 @@ def test_more_than_two_classes_have_an_auc_too() -> None:
     tables = plan.tables()
     figures = quality(plan.simulation(tables.train).run(), tables.test)
     assert 0.7 < figures["AUC"] <= 1
+
+
+def test_curves_are_compared_with_the_mean_of_the_training_rows_and_not_with_what_a_model_starts_from() -> None:
+    drawn = FunctionalSetting(n=90, p=1, active=(1,), basis=BSplines((0, 1), 5)).draw_one(1)
+    far = replace(drawn, y=Curves(7 + drawn.y.coefficients, drawn.y.basis))
+    names = ("label", "worker 1")
+    train, test = (
+        dict(zip(names, far.take(rows).tables(1).values(), strict=True)) for rows in (range(60), range(60, 90))
+    )
+    run = simulate(MomentRegression(epsilon=0.1).fit, train, roles=Roles(label="label", features=names[1:]))
+    found = evaluate(run.results["label"], run.predict(test), train["label"], test["label"])
+    assert found.figures["OverMean"].together == pytest.approx(1.0)
+    assert found.verdict.startswith("Together is not surely better than alone: OverMean 1.000 against 1.000")
+    assert quality(run, test)["OverMean"] == pytest.approx(1.0)
+    run.results["label"].y_mean_ = np.zeros(5)
+    assert quality(run, test)["RIL2"] == pytest.approx(1.0)
+    assert quality(run, test)["OverMean"] > 10
+    zero = evaluate(run.results["label"], run.predict(test), train["label"], test["label"])
+    assert zero.figures["OverMean"].together > 10
+    assert zero.verdict.startswith("Together is worse than alone")

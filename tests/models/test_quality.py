@@ -10,9 +10,11 @@ from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, r2_sc
 
 from colonnade.auditing.contents import RunIdentity
 from colonnade.auditing.report import PrivacyReport
+from colonnade.curves import BSplines, Curves
 from colonnade.errors import DataError, StorageError
 from colonnade.models.base import Prediction
-from colonnade.models.quality import Figure, Observed, Quality, measure
+from colonnade.models.functional.metrics import curve_metrics
+from colonnade.models.quality import Figure, Observed, Quality, measure, measure_curves
 
 DRAW = np.random.default_rng(4)
 TRUTH = np.where(DRAW.random(400) < 0.3, "late", "paid")
@@ -184,3 +186,53 @@ def test_few_rows_of_a_class_decide_nothing() -> None:
     numbers = Observed(np.arange(9.0), "regression", (), "digest", 20)
     few = measure(numbers, Prediction(np.arange(9.0)), Prediction(np.zeros(9)), alone_by="the mean")
     assert few.figures["R2"].difference is None
+
+
+def curves_far_from_zero(n: int) -> tuple[Curves, Curves, Curves]:
+    """Curves that came, the mean of others like them, and a prediction that explains a fifth of what they vary."""
+    basis, draw = BSplines((0, 1), 5), np.random.default_rng(2)
+    varying = draw.normal(size=(n, 5))
+    observed, mean = Curves(20 + varying, basis), Curves(20 + 0.1 * draw.normal(size=(1, 5)), basis)
+    return observed, mean, Curves(20 + 0.1 * varying, basis)
+
+
+def test_curves_are_judged_by_their_error_over_that_of_the_mean() -> None:
+    """By their squared size alone, a model that explains a fifth would seem to be right to two parts in a thousand."""
+    observed, mean, guess = curves_far_from_zero(80)
+    found = measure_curves(observed, guess, mean, digest="d", trained_rows=9)
+    over_mean, over_size = found.figures["OverMean"], found.figures["RIL2"]
+    assert list(found.figures) == ["OverMean", "RIL2"]
+    assert found.leading == "OverMean"
+    assert over_mean.together == pytest.approx(0.81, abs=0.03)
+    assert over_mean.alone == 1
+    assert over_size.together < 0.003
+    assert over_mean.surely == over_size.surely == -1
+    assert found.verdict.startswith("Together is better than alone: OverMean 0.")
+    by_row = curve_metrics(guess, observed, mean=mean)
+    assert {name: figure.together for name, figure in found.figures.items()} == {
+        name: by_row[name] for name in found.figures
+    }
+
+
+def test_the_interval_on_curves_is_that_of_rows_drawn_together() -> None:
+    observed, mean, guess = curves_far_from_zero(80)
+    low, high = measure_curves(observed, guess, mean, digest="d", trained_rows=9).figures["OverMean"].difference or (
+        0,
+        0,
+    )
+    off, far = (((each.coordinates - observed.coordinates) ** 2).sum(axis=1) for each in (guess, mean))
+    drawn = np.random.default_rng(9).integers(80, size=(4000, 80))
+    wanted = np.quantile(off[drawn].sum(axis=1) / far[drawn].sum(axis=1) - 1, [0.025, 0.975])
+    assert (low, high) == pytest.approx(wanted, abs=0.01)
+
+
+def test_predicting_the_mean_curve_is_no_better_than_the_mean_and_few_curves_tell_nothing() -> None:
+    observed, mean, guess = curves_far_from_zero(80)
+    same = Curves(np.tile(mean.coefficients, (80, 1)), mean.basis)
+    # A last digit is no difference: all draws would agree on it.
+    for almost in (same, Curves(same.coefficients * (1 + 1e-15), mean.basis)):
+        found = measure_curves(observed, almost, mean, digest="d", trained_rows=9)
+        assert found.figures["OverMean"].difference == (0.0, 0.0)
+        assert found.verdict.startswith("Together is not surely better than alone")
+    few = measure_curves(observed.take(np.arange(9)), guess.take(np.arange(9)), mean, digest="d", trained_rows=9)
+    assert few.figures["OverMean"].difference is None

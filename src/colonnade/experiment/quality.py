@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from colonnade.errors import PlanError
 from colonnade.models.base import Estimator, Prediction
-from colonnade.models.functional.metrics import curve_metrics
-from colonnade.models.functional.model import CurveModel, CurvePrediction
+from colonnade.models.functional.metrics import curve_metrics, mean_curve
+from colonnade.models.functional.model import CurvePrediction
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.tables.table import Table
 
@@ -27,7 +27,7 @@ def quality(run: Run[Estimator], tables: Mapping[str, Table], prediction: Predic
     Returns:
         The number of "rows"; for a classifier its "accuracy", the share of the commonest class ("commonest"), which a
         constant guess would reach, and its "AUC" where both sides of every class occur; for curves their errors
-        (`colonnade.models.functional.metrics`); else "R2".
+        (`colonnade.models.functional.metrics`), with the mean of the training rows for a mean; else "R2".
     """
     simulation, label = run.simulation, run.simulation.roles.label
     if prediction is None and label is not None:
@@ -42,11 +42,10 @@ def quality(run: Run[Estimator], tables: Mapping[str, Table], prediction: Predic
             "Name a label party, and its label column."
         )
     if isinstance(prediction, CurvePrediction):
-        name, model = tables[label].label_name, run.results[label]
+        name = tables[label].label_name
         assert name is not None
-        assert isinstance(model, CurveModel)
-        observed, mean = tables[label].curves(name), model.centers_["y"]
-        return {"rows": len(observed), **curve_metrics(prediction.curves, observed, mean=mean)}
+        observed, trained = tables[label].curves(name), run.on_aligned_rows().simulation.tables[label].curves(name)
+        return {"rows": len(observed), **curve_metrics(prediction.curves, observed, mean=mean_curve(trained))}
     truth = np.asarray(tables[label].labels)
     if run.results[label].task == "classification":
         return classification_quality(prediction, truth)

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from colonnade.errors import PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
-from colonnade.models.functional.model import CurveModel, CurvePrediction
+from colonnade.models.functional.metrics import mean_curve
+from colonnade.models.functional.model import CurvePrediction
 from colonnade.models.quality import TINY, Observed, Quality, measure, measure_curves
 from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.party import Party
@@ -186,9 +187,9 @@ def evaluate(
     """
     digest = rows.take(np.asarray(pc.sort_indices(rows.ids))).id_digest()
     if isinstance(prediction, CurvePrediction):
-        assert isinstance(share, CurveModel)
         assert rows.label_name is not None
-        observed, mean = rows.curves(rows.label_name), share.centers_["y"]
+        assert train.label_name is not None
+        observed, mean = rows.curves(rows.label_name), mean_curve(train.curves(train.label_name))
         return measure_curves(observed, prediction.curves, mean, digest=digest, trained_rows=len(train))
     classes = getattr(share, "classes_", np.unique(np.asarray(train.labels))) if share.task == "classification" else ()
     seen = Observed(np.asarray(rows.labels), share.task, tuple(classes), digest, len(train))

@@ -3,7 +3,7 @@
     two classes      AUC, KS, log loss, calibration error and slope, lift at a tenth, accuracy, confusion
     more classes     accuracy, log loss, AUC of each class against the others on average
     numbers          R2, RMSE, MAE
-    curves           RIL2, beside predicting the mean curve
+    curves           OverMean and RIL2, beside predicting the mean curve
 
 The interval on a difference is a paired bootstrap: both models are measured on the same drawn rows.
 """
@@ -11,6 +11,7 @@ The interval on a difference is a paired bootstrap: both models are measured on 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from colonnade.curves import Curves
 from colonnade.errors import DataError, StorageError
 from colonnade.models.base import Prediction
+from colonnade.models.functional.metrics import CurveErrors
 from colonnade.storage import explained, write_atomically
 
 FloatArray = NDArray[np.float64]
@@ -37,6 +39,7 @@ HIGHER: Mapping[str, bool | None] = {
     "R2": True,
     "RMSE": False,
     "MAE": False,
+    "OverMean": False,
     "RIL2": False,
 }
 """Whether a higher figure is better; None where the best is 1. The first of a quality's figures decides its verdict."""
@@ -47,6 +50,8 @@ ROWS_DRAWN = 20_000_000
 LEVEL = 0.95
 FEWEST = 10
 """With fewer rows, or fewer rows of a class, no interval is told: draws of so few rows hardly differ."""
+ROUNDING = 1e-9
+"""Figures that differ by less, relative to themselves, are the same: rounding must decide nothing."""
 TINY = 1e-15
 BINS = 10
 TOP = 0.1
@@ -249,18 +254,12 @@ def measure(
 
 def measure_curves(observed: Curves, predicted: Curves, mean: Curves, *, digest: str, trained_rows: int) -> Quality:
     """Compare predicted curves with those that came, and with the mean curve of the training rows."""
-    size = (observed.coordinates**2).sum(axis=1)
-
-    def relative(guess: FloatArray) -> Callable[[FloatArray], dict[str, float]]:
-        off = ((guess - observed.coordinates) ** 2).sum(axis=1)
-        return lambda weights: {"RIL2": float(off @ weights / max(size @ weights, TINY))}
-
-    measures = relative(predicted.coordinates), relative(mean.coordinates)
-    ones = np.ones(len(size))
-    joint, constant = (each(ones)["RIL2"] for each in measures)
-    intervals = _intervals(measures, len(size), 0) if len(size) >= FEWEST else {}
-    figure = Figure(joint, constant, intervals.get("RIL2"))
-    return Quality(len(size), digest, trained_rows, "the mean curve", {"RIL2": figure})
+    n = len(observed)
+    together, alone = (CurveErrors.of(each, observed, mean).relative for each in (predicted, mean))
+    intervals = _intervals((together, alone), n, 0) if n >= FEWEST else {}
+    constant = alone()
+    figures = {name: Figure(value, constant[name], intervals.get(name)) for name, value in together().items()}
+    return Quality(n, digest, trained_rows, "the mean curve", figures)
 
 
 def _fewest(seen: Observed) -> int:
@@ -281,7 +280,8 @@ def _intervals(
         weights = np.bincount(generator.integers(n, size=n), minlength=n).astype(np.float64)
         here, there = together(weights), alone(weights)
         for name in here.keys() & there.keys():
-            found.setdefault(name, []).append(here[name] - there[name])
+            is_same = math.isclose(here[name], there[name], rel_tol=ROUNDING)
+            found.setdefault(name, []).append(0.0 if is_same else here[name] - there[name])
     ends = (1 - LEVEL) / 2, (1 + LEVEL) / 2
     spans = {name: np.quantile(values, ends) for name, values in found.items()}
     return {name: (float(low), float(high)) for name, (low, high) in spans.items()}

@@ -138,7 +138,7 @@ def test_all_but_one_record_known_the_feature_partys_products_tell_no_low_bits_o
     sent = [each.message.values for each in run.transcripts["label"].messages(NoisyShares, sent=False)]
     # One share serves both stages, each with noise of its own.
     assert (len(sent), len(owned)) == (2, 1)
-    zx, zy = exact(x, 12, 5.5), exact(y, 12, 5.0, run.results["label"].y_mean_)
+    zx, zy = exact(x, 12, 5.5), exact(y, 12, 5.0, run.results["label"].y_centre_)
     cross = ring_product(zx, zy)
     off_diagonal = np.triu_indices(10, 1)
     gram = sent[1][0] - ring_product(zx, zx)
@@ -159,7 +159,7 @@ def test_all_but_one_record_known_products_through_an_arbiter_tell_no_low_bits_o
     model = MomentRegression(epsilon=50.0, **CLIPS)
     run, seen = opened(monkeypatch, moments_masked, model, {"shop": x, "bank": x}, y, THREE)
     (first, bits), (length, _), (gram, _), (second, _) = seen
-    center = run.results["label"].y_mean_
+    center = run.results["label"].y_centre_
     zx, zy = np.tile(exact(x, half, 5.5), (1, 2)), exact(y, half, 5.0, center)
     units = 2.0**bits
     require_uniform(first - ring_product(zx, zy), budget.first.sigma * units)

@@ -6,10 +6,10 @@ import pytest
 from colonnade.attacks.members.curves import FitMembership
 from colonnade.auditing import measure_membership
 from colonnade.curves import BSplines, Curves
-from colonnade.data.functional.generator import FunctionalData, FunctionalSetting
+from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import BudgetSpent, DataError, PlanError, ProtocolError
 from colonnade.models.functional.messages import Correction, Layout, Masked, Terms
-from colonnade.models.functional.moment_regression import MomentRegression, standing_out
+from colonnade.models.functional.moment_regression import MomentRegression
 from colonnade.models.functional.moments_masked import MomentBudget, OpenedProducts
 from colonnade.models.functional.solve import Penalties
 from colonnade.privacy.ledger import Ledger, compose
@@ -52,7 +52,7 @@ def test_with_next_to_no_noise_it_is_ridge_regression_on_clipped_curves(data):
     # x01 and x04 belong to worker 1, who has both.
     z = np.concatenate([clipped(train.x[j].coordinates, 3.0) for j in (0, 3)], axis=1)
     mean = clipped(train.y.coordinates, 4.0).mean(axis=0)
-    np.testing.assert_allclose(model.y_mean_, mean, atol=1e-4)
+    np.testing.assert_allclose(model.y_centre_, mean, atol=1e-4)
     y = clipped(train.y.coordinates - mean, 4.0)
     wanted = np.linalg.solve(z.T @ z / 800 + 1e-3 * np.eye(16), z.T @ y / 800)
     places = [model.design_.names.index(name) for name in ("x01", "x04")]
@@ -78,43 +78,6 @@ def test_a_generous_budget_gives_a_good_model(data):
     run = fitted(MomentRegression(epsilon=200.0, **SETTINGS), data)
     assert set(run.results["label"].selected_) == {"x01", "x04"}
     assert relative_error(run, data) < 0.35
-
-
-def test_a_budget_that_leaves_nothing_of_curves_without_a_mean_predicts_zero(data):
-    run = fitted(MomentRegression(epsilon=0.1, **SETTINGS), data)
-    assert run.results["label"].is_mean_
-    assert relative_error(run, data) == pytest.approx(1.0)
-
-
-def test_where_inputs_say_nothing_the_released_mean_is_predicted(data):
-    """Curves far from zero, whose inputs were dealt out to other records."""
-    order = np.random.default_rng(0).permutation(900)
-    far = Curves(0.2 + 0.3 * data.y.coefficients, data.y.basis)
-    idle = FunctionalData(tuple(x.take(order) for x in data.x), far, data.active)
-    run = fitted(MomentRegression(epsilon=30.0, **SETTINGS), idle)
-    model, mean = run.results["label"], far.take(TRAIN).coordinates.mean(axis=0)
-    assert model.is_mean_
-    assert ((model.y_mean_ - mean) ** 2).sum() < 0.01 * (mean**2).sum()
-    answer = simulate({name: share.predict for name, share in run.results.items()}, idle.tables(3), roles=ROLES)
-    np.testing.assert_allclose(answer.results["label"].curves.coordinates, np.tile(model.y_mean_, (900, 1)), atol=1e-9)
-    # The mean and the length of the output are the label party's own releases; all else is the arbiter's.
-    assert sum(run.ledgers["label"].events.values()) == 2
-
-
-@pytest.mark.parametrize("deviation", [8.0, 0.25])
-def test_noise_rarely_passes_for_a_mean_and_never_for_one_longer_than_the_radius(deviation):
-    """Curves without a mean: chance exceeds three standard deviations once in 740 times, here about 16 times."""
-    noise = deviation * np.random.default_rng(0).normal(size=(12_000, 8))
-    lengths = np.array([np.linalg.norm(standing_out(each, deviation, 2.0)) for each in noise])
-    assert 2 < np.count_nonzero(lengths) < 32
-    # Of noise that is far longer than the radius, next to nothing is left.
-    assert lengths.max() < (0.2 if deviation == 8.0 else 1.0)
-
-
-def test_a_mean_of_the_radius_that_noise_does_not_reach_is_kept():
-    mean = np.full(4, 1.0)
-    np.testing.assert_allclose(standing_out(mean, 0.01, 2.0), mean, rtol=1e-3)
-    assert not standing_out(mean, 1.0, 2.0).any()
 
 
 def test_the_ledgers_say_what_was_agreed_for_inputs_and_outputs_together(data):
@@ -336,13 +299,9 @@ def test_its_surfaces_predict_and_are_drawn_as_those_of_other_models(data):
     test = data.take(TEST)
     z = np.stack([test.x[int(name[1:]) - 1].coordinates for name in model.design_.names], axis=1)
     raw = sum(test.x[int(name[1:]) - 1].coefficients @ model.B_[name] for name in model.selected_)
-    raw += model.centers_["y"].coefficients
+    raw += model.y_centre_ @ model.y_basis_.inverse_root
     np.testing.assert_allclose(model.combined(z) @ model.y_basis_.inverse_root, raw, atol=1e-9)
     assert model.plot_surface("x01").get_title() == "x01"
-    # Outputs are centred by the released mean of the clipped ones, inputs by nothing.
-    released = data.take(TRAIN).y.coordinates
-    released = released * np.minimum(1, 4.0 / np.linalg.norm(released, axis=1, keepdims=True))
-    np.testing.assert_allclose(model.centers_["y"].coordinates[0], released.mean(axis=0), atol=1e-4)
     assert not any(center.coefficients.any() for center in model.centers_["x"].values())
 
 

@@ -44,8 +44,10 @@ def test_products_that_cannot_be_held_are_refused():
         fraction_bits(1e15)
 
 
-def test_one_record_moves_squared_lengths_no_further_than_the_budget_assumes():
+def test_one_record_moves_squared_lengths_and_the_sum_of_outputs_no_further_than_the_budget_assumes():
     budget = MomentBudget(clip_x=3.0, clip_y=2.0, epsilon=1.0, delta=1e-5, inputs=4)
     # A record whose curves all lie at the radius, in the place of one whose curves are zero.
     assert budget.scalar_x.sensitivity >= 4 * 3.0**2
     assert budget.scalar_y.sensitivity >= 2.0**2
+    # Two outputs at the radius on opposite sides, in the sum of all.
+    assert budget.mean.sensitivity >= 2 * 2.0

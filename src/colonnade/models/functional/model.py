@@ -47,7 +47,8 @@ class CurvePrediction(Prediction):
 class LearnedCurves:
     """What the label party learns: coefficients in coordinates, shape (columns, size, outputs), and of what.
 
-    Inputs and outputs are centred by their means; `selected` are the columns that are used.
+    Inputs are centred by their means, and predictions start from a mean of outputs; `selected` are the columns that are
+    used.
     """
 
     design: CurveDesign
@@ -120,7 +121,7 @@ class CurveModel(Estimator):
 
     @property
     def centers_(self) -> dict[str, Any]:
-        """The means that inputs and outputs are centred by: curves."""
+        """The means that inputs are centred by, and the mean that predictions start from: curves."""
         x = {
             name: Curves.of_coordinates(mean[None], self.design_.basis)
             for name, mean in zip(self.design_.names, self.z_mean_, strict=True)

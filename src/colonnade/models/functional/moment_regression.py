@@ -14,21 +14,30 @@
          ◀───────── Surface(column)                                        once per column of a prediction
          PartialPrediction ─────────▶                                      once per prediction
 
-The label party releases the mean of the output with noise, and centres the output by it. Stage 1 releases the products
-of all inputs with the output; inputs that stand out are chosen. Stage 2 releases all products among the chosen inputs
-and with the output. Two parties do this alone, by encryption (colonnade.models.functional.moments_shared). With an
-arbiter, products are computed on masked numbers (colonnade.models.functional.moments_masked), and the arbiter, who
-deals the masks, adds the noise to its term. The label party learns the noisy products and nothing else of the inputs; a
-feature party learns which inputs were chosen; the arbiter learns how many rows and columns there are, and which were
-chosen. The arbiter must not collude with the label party: together they could unmask every curve. Coefficients depend
-on noisy products alone, so that giving them away is covered; a prediction still gives the label party the exact part
-that an owner's columns make.
+The label party centres the output by its mean with noise. Stage 1 releases the products of all inputs with the output;
+inputs that stand out are chosen. Stage 2 releases all products among the chosen inputs and with the output. Two parties
+do this alone, by encryption (colonnade.models.functional.moments_shared). With an arbiter, products are computed on
+masked numbers (colonnade.models.functional.moments_masked), and the arbiter, who deals the masks, adds the noise to its
+term. The label party learns the noisy products and nothing else of the inputs; a feature party learns which inputs were
+chosen; the arbiter learns how many rows and columns there are, and which were chosen. The arbiter must not collude with
+the label party: together they could unmask every curve. Coefficients depend on noisy products alone, so that giving
+them away is covered; a prediction still gives the label party the exact part that an owner's columns make.
+
+The label party's predictions start from the exact mean of its own outputs, and are this mean where nothing certain is
+to be gained. No message depends on it: the others are told coefficients, and the parts they make are told to the label
+party. So this mean costs nothing, and what the label party shows of its predictions is not covered.
+
+Let c be the mean with noise, z = clip(y - c), and x w what was fitted to z. The prediction mean(y) - mean(z) + x w has
+the squared error of mean(y), less what x w gains over predicting c, plus |mean(z)|^2 for each record, whatever the mean
+of x is: products with inputs that are not centred hold what is left of the output's mean, too. So where as much is left
+as the fit is sure to gain, the label party predicts the mean, and tells nobody.
 
 Noise on products, in the norm in which it is isotropic: Dwork, Talwar, Thakurta & Zhang 2014, "Analyze Gauss".
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,10 +47,10 @@ import numpy as np
 
 from colonnade.curves import Curves
 from colonnade.curves.basis import FloatArray
-from colonnade.errors import PlanError
+from colonnade.errors import PlanError, StorageError
 from colonnade.models.functional.exchange import MOST_BASIS_SIZE, MOST_COLUMNS, CurveDesign, OwnCurves
 from colonnade.models.functional.messages import Layout, MaskSeed
-from colonnade.models.functional.model import CurveModel, CurvePrediction, LearnedCurves, response
+from colonnade.models.functional.model import CurveModel, CurvePrediction, LearnedCurves, combined, response
 from colonnade.models.functional.moments_masked import (
     MOMENT_NOISE,
     MOST_ROWS,
@@ -65,6 +74,7 @@ from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.wire.message import Int64Array
 
+_log = logging.getLogger(__name__)
 _PENALTIES = Penalties()
 # By how many standard errors a fit must gain by the first release, and a mean stand out from its noise, to be kept.
 GUARD = 3.0
@@ -72,8 +82,16 @@ GUARD = 3.0
 
 @dataclass(frozen=True)
 class LearnedMoments(LearnedCurves):
-    """What the label party learns, and whether the mean is predicted because nothing certain is to be gained."""
+    """What the label party learns.
 
+    Its means of outputs are those that predictions start from.
+
+    Attributes:
+        y_centre: The mean with noise that the outputs of the products were centred by; zero where none stood out.
+        is_mean: Whether the mean of the training outputs is predicted, because nothing certain is to be gained over it.
+    """
+
+    y_centre: FloatArray
     is_mean: bool
 
 
@@ -81,12 +99,13 @@ class MomentRegression(CurveModel):
     """Regression of curves on curves from noisy products, private for inputs and outputs together.
 
     Curves are clipped and their products released once: between two parties by encryption, and with several feature
-    parties through masks that an arbiter deals. Outputs are centred by their mean, which is released with noise as far
-    as it stands out from that noise. Inputs are not centred: subtract public mean curves first.
+    parties through masks that an arbiter deals. Outputs are centred by as much of their mean as stands out from its
+    noise. Inputs are not centred: subtract public mean curves first. The label party's predictions start from the exact
+    mean of its own outputs, which nobody else is told; `combined` starts from the mean with noise.
 
     Args:
         clip_x: The radius to which every input is clipped; it must not depend on the data.
-        clip_y: The radius to which outputs are clipped.
+        clip_y: The radius to which outputs are clipped, before they are centred and afterwards.
         epsilon: What one record (its curves in all columns, its output) may cost in all (replace-one).
         delta: Likewise.
         threshold: By how many standard deviations of noise and sampling an input must stand out to be chosen.
@@ -109,6 +128,7 @@ class MomentRegression(CurveModel):
 
     held_: OwnCurves
     dealt_: dict[str, int]
+    y_centre_: FloatArray
     is_mean_: bool
 
     def __init__(
@@ -148,6 +168,8 @@ class MomentRegression(CurveModel):
             self.dealt_ = self._dealt(party)
         elif party.holds_labels:
             self.keep(self._learned(party))
+            for sentence in self._predicted_in_words:
+                _log.log(logging.WARNING if self.is_mean_ else logging.INFO, "%s: %s", party.name, sentence)
         else:
             self.held_ = self._given(party)
         return self
@@ -161,7 +183,13 @@ class MomentRegression(CurveModel):
         if not party.holds_labels:
             self.held_.partial(party)
             return None
-        return self.predicted(self.from_parts(party))
+        # Whether the parts are taken is the label party's own affair, and shows in no message.
+        parts = self.from_parts(party)
+        return self.predicted(np.broadcast_to(self.y_mean_, parts.shape) if self.is_mean_ else parts)
+
+    def combined(self, z: FloatArray) -> FloatArray:
+        """What the coefficients make of inputs, from the mean with noise: of training outputs no more is covered."""
+        return combined(z, self.z_mean_, self.w_, self.y_centre_)
 
     def _budget(self, party: Party, inputs: int) -> MomentBudget:
         """How the budget is spent on a number of inputs; without an arbiter both parties add noise."""
@@ -222,8 +250,15 @@ class MomentRegression(CurveModel):
         for line in party.peers.values():
             line.send(layout)
         budget = self._budget(party, inputs)
-        mean = self._released_mean(party, y, budget)
-        clipped = Release(self.clip_y, 0.0).clipped(Curves.of_coordinates(y.coordinates - mean, y.basis))
+        fewest = budget.fewest_rows(size, outputs, self.threshold)
+        if n < fewest:
+            _log.warning(
+                "%s: MomentRegression predicts the mean of the training outputs, whatever the curves are: with %d "
+                "records, noise at epsilon %g hides every product. Bring %d records at least, or raise epsilon.",
+                *(party.name, n, self.epsilon, fewest),
+            )
+        centre = self._released_mean(party, y, budget)
+        clipped = Release(self.clip_y, 0.0).clipped(Curves.of_coordinates(y.coordinates - centre, y.basis))
         opened = OpenedShares if party.roles.arbiter is None else OpenedProducts
         products = opened(party, layout, clipped, budget)
         length, crosses = products.first()
@@ -231,12 +266,15 @@ class MomentRegression(CurveModel):
         chosen = self._choose(length, crosses, variance_y, budget, n)
         gram, cross = products.second(chosen)
         roughness = self._penalties.roughness(design.basis, y.basis)
-        found = self._solve(gram / n, cross / n, crosses[chosen] / n, chosen, budget, n, variance_y, roughness)
+        found, gain = self._solve(gram / n, cross / n, crosses[chosen] / n, chosen, budget, n, variance_y, roughness)
         w = np.zeros((inputs, size, outputs))
         w[chosen] = 0.0 if found is None else found.reshape(-1, size, outputs)
-        selected = () if found is None else tuple(design.names[place] for place in chosen)
+        own, left = y.coordinates.mean(axis=0), clipped.mean(axis=0)
+        is_mean = gain <= float(left @ left)
+        selected = () if is_mean else tuple(design.names[place] for place in chosen)
         # Inputs are not centred.
-        return LearnedMoments(design, y.basis, w, np.zeros((inputs, size)), mean, selected, found is None)
+        z_mean, y_mean = np.zeros((inputs, size)), own if is_mean else own - left
+        return LearnedMoments(design, y.basis, w, z_mean, y_mean, selected, centre, is_mean)
 
     def _released_mean(self, party: Party, y: Curves, budget: MomentBudget) -> FloatArray:
         """The mean of the clipped outputs with noise, and no more of it than stands out from that noise."""
@@ -273,8 +311,12 @@ class MomentRegression(CurveModel):
         n: int,
         variance_y: float,
         roughness: SurfaceRoughness,
-    ) -> FloatArray | None:
-        """Fit to the noisy products, and keep the fit only if the first release, whose noise is its own, agrees."""
+    ) -> tuple[FloatArray | None, float]:
+        """Fit to the noisy products, and keep the fit only if the first release, whose noise is its own, agrees.
+
+        Returns:
+            The fit, if one is kept, and what it surely gains for each record.
+        """
         kept, best, outputs = None, 0.0, cross.shape[1]
         for ridge in (self.ridge, 3 * self.ridge, 10 * self.ridge) if len(chosen) else ():
             w, system, freedom = self._ridge(gram, cross, budget.second(len(chosen)).sigma / n, ridge, roughness)
@@ -287,7 +329,7 @@ class MomentRegression(CurveModel):
             error = math.hypot(error, budget.second(len(chosen)).sigma / n * float(np.linalg.norm(w @ w.T)))
             if gain - GUARD * error > best:
                 kept, best = w, gain - GUARD * error
-        return kept
+        return kept, best
 
     def _ridge(
         self, gram: FloatArray, cross: FloatArray, sigma: float, ridge: float, roughness: SurfaceRoughness
@@ -309,7 +351,7 @@ class MomentRegression(CurveModel):
             return {"dealt": self.dealt_}
         if hasattr(self, "held_"):
             return {"held": self.held_.state()}
-        return {**self.label_share(), "is_mean": self.is_mean_}
+        return {**self.label_share(), "y_centre": self.y_centre_, "is_mean": self.is_mean_}
 
     def take_share(self, tree: Tree) -> None:
         if "dealt" in tree:
@@ -317,8 +359,16 @@ class MomentRegression(CurveModel):
         elif "held" in tree:
             self.held_ = OwnCurves.from_state(tree["held"])
         else:
+            if tree["is_mean"] and "y_centre" not in tree:
+                raise StorageError(
+                    "A share of MomentRegression that predicts the mean should hold this mean, but this one was saved "
+                    "by an earlier version, which kept what noise had left of the mean, perhaps nothing. Predict the "
+                    "mean of the label party's outputs, or fit the model again."
+                )
             self.take_label_share(tree)
             self.is_mean_ = tree["is_mean"]
+            # Fits of earlier versions start from the centre of the products, as most do where nothing is clipped.
+            self.y_centre_ = tree.get("y_centre", tree["y_mean"])
 
     def summary(self) -> str:
         lines = [
@@ -329,9 +379,30 @@ class MomentRegression(CurveModel):
             "The label party learns noisy products. A feature party learns which inputs were chosen.",
         ]
         if hasattr(self, "w_"):
-            used = ", ".join(self.selected_) or "none: the mean is predicted"
-            lines.append(f"This share: coefficients of {len(self.design_.names)} columns; used are {used}.")
+            used = ", ".join(self.selected_) or "none"
+            lines += [
+                f"This share: coefficients of {len(self.design_.names)} columns; used are {used}.",
+                *self._predicted_in_words,
+            ]
         return "\n".join(lines)
+
+    @property
+    def _predicted_in_words(self) -> tuple[str, ...]:
+        """What the label party predicts, and how much of the mean the products were centred by."""
+        if not self.is_mean_:
+            start = "Predictions start from the label party's own outputs: if given away, epsilon does not cover them."
+        elif self.w_.any():
+            start = (
+                "Predicted is the mean of the label party's training outputs, exactly: the fit gains less than what "
+                "centring has left of this mean. Subtract a public mean curve from the outputs, or raise clip_y."
+            )
+        else:
+            start = "Predicted is the mean of the label party's training outputs, exactly: nothing certain is gained."
+        if self.y_centre_.any():
+            centre = "Outputs of the products were centred by their mean with noise."
+        else:
+            centre = "Outputs of the products were not centred: nothing of their mean stood out from its noise."
+        return start, centre
 
     def lines(self, roles: Roles) -> Lines:
         return star(roles.label, roles.features) | star(roles.arbiter, roles.holders)

@@ -135,6 +135,16 @@ class MomentBudget:
         """The standard deviation of all noise on a product of an input and the output in the first stage."""
         return self.first.sigma * math.sqrt(self.n_noises)
 
+    def fewest_rows(self, size: int, outputs: int, threshold: float) -> int:
+        """With fewer rows no input stands out from noise but by chance: products are no longer than radii allow.
+
+        >>> MomentBudget(2.0, 2.0, 0.1, 1e-5, 1).fewest_rows(8, 8, 4.0)
+        700
+        """
+        # Noise has size x outputs numbers; what it adds to a squared length varies by the root of twice as many.
+        needed = self.first_deviation * math.sqrt(threshold * math.sqrt(2 * size * outputs))
+        return math.ceil(needed / (self.clip_x * self.clip_y))
+
     def share_bits(self, rows: int) -> int:
         """How many bits after the point encrypted numbers have: none is longer than 16 bits."""
         return min(SHARE_BITS, MOST_SHARE_BITS - math.ceil(math.log2(self.clip_x)), self.bits(rows))

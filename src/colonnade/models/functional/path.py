@@ -155,7 +155,7 @@ class FullPath:
         added = self.residuals[own] * gains[:, None]
         self.b[own] += added
         gram = self._gram[: len(self.b), own]
-        taken = (gram @ added.reshape(self._size, -1)).reshape(self.residuals.shape)
+        taken = gram.dot(added.reshape(self._size, -1)).reshape(self.residuals.shape)
         # Residuals of the feature before the step and after it tell how much the step explains.
         self.sse -= float(np.vdot(added[:, 0], 2 * self.residuals[own, 0] - taken[own, 0]))
         self.residuals -= taken
@@ -298,18 +298,22 @@ class BoostingPath:
         for gram, increment, left in zip(self._grams_of(chosen), added, self._residuals, strict=True):
             # The product is added where the residuals lie, which BLAS counts by columns.
             lying = left.reshape(-1, self._outputs).T
-            self._dgemm(1.0, increment.T, gram.T, 1.0, lying, trans_b=True, overwrite_c=True)
+            self._dgemm(1.0, increment.T, gram.T, 1.0, lying, overwrite_c=True)
         self.selected.append(chosen)
         self.traces["cv"].append(self._left_out)
         self._judge()
 
     def _grams_of(self, chosen: int) -> FloatArray:
-        """What an increment of a feature takes off every residual: for each path, the increment's numbers by all."""
+        """What an increment of a feature takes off every residual: for each path, all numbers by the increment's."""
         if chosen not in self._turned_grams:
-            columns = np.stack([[m.products.columns_of(chosen) for m in pair] for pair in self._moments])
-            columns[:, :, chosen] += np.stack([[m.added[chosen] for m in pair] for pair in self._moments])
-            turned = (self._left_t[:, None] @ columns).reshape(len(HALVES), -1, columns.shape[-1])
-            self._turned_grams[chosen] = self._left_t[:, chosen] @ turned.swapaxes(1, 2)
+            turned = np.empty((len(HALVES), 2, *self._left.shape[1:]))
+            for pair, left, left_t, grams in zip(self._moments, self._left, self._left_t, turned, strict=True):
+                for moments, gram in zip(pair, grams, strict=True):
+                    columns = moments.products.columns_of(chosen)
+                    own = columns.reshape(-1, columns.shape[-1]).dot(left[chosen]).reshape(columns.shape)
+                    own[chosen] += moments.added[chosen].dot(left[chosen])
+                    np.matmul(left_t, own, out=gram)
+            self._turned_grams[chosen] = turned.reshape(len(HALVES), -1, turned.shape[-1])
         return self._turned_grams[chosen]
 
     def _judge(self) -> None:
