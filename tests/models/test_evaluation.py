@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from colonnade.crypto.profiles import HISTOGRAM
+from colonnade.curves import BSplines, Curves
 from colonnade.data import load
 from colonnade.errors import BudgetSpent, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.models.evaluation import Evaluated, HeldOut, compare, evaluate, keep_evaluation, predict_alone
+from colonnade.models.functional.estimator import FunctionalBoost
+from colonnade.models.functional.model import CurvePrediction
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.alignment import Alignment
@@ -176,12 +179,36 @@ def test_two_models_are_compared_on_the_same_rows_whatever_their_order(tmp_path:
         prediction = Prediction(values, np.column_stack([scores, 1 - scores]))
         (tmp_path / name).mkdir()
         quality = evaluate(Share(), prediction, train, rows, alone=None)
-        keep_evaluation(tmp_path / name, quality, prediction.about(rows, Share.classes_))
+        keep_evaluation(tmp_path / name, quality, prediction.about(rows, Share.classes_), train)
     found = compare(tmp_path / "first", tmp_path / "second")
     assert found.figures["log loss"].surely == -1
     assert (found.figures["AUC"].together, found.figures["AUC"].alone) == (1, 1)
     first = -np.log(np.where(truth, poor, 1 - poor)).mean()
     assert found.figures["log loss"].alone == pytest.approx(first)
+
+
+def test_two_models_of_curves_are_compared_on_the_same_rows_whatever_their_order(tmp_path: Path) -> None:
+    basis, draw = BSplines((0, 1), 5), np.random.default_rng(3)
+    shapes = 20 + draw.normal(size=(60, 5))
+    train, rest = (
+        Table.of({"id": range(start, end), "y": Curves(shapes[start:end], basis)}, ids="id", labels="y")
+        for start, end in ((0, 30), (30, 60))
+    )
+    poor, good = (shapes[30:] + size * draw.normal(size=(30, 5)) for size in (0.5, 0.1))
+    order = draw.permutation(30)
+    for name, guess, rows in (("first", poor, rest), ("second", good[order], rest.take(order))):
+        prediction = CurvePrediction(guess, rows=rows, basis=basis)
+        (tmp_path / name).mkdir()
+        quality = evaluate(FunctionalBoost(), prediction, train, rows)
+        keep_evaluation(tmp_path / name, quality, prediction, train)
+    found = compare(tmp_path / "first", tmp_path / "second")
+    figure = found.figures["OverMean"]
+    assert (found.leading, figure.surely, found.alone_by) == ("OverMean", -1, str(tmp_path / "first"))
+    whitened = [Curves(each, basis).coordinates for each in (shapes[30:], poor, good, shapes[:30])]
+    true, *guesses = whitened[:3]
+    of_mean = ((true - whitened[3].mean(axis=0)) ** 2).sum()
+    errors = [((guess - true) ** 2).sum() / of_mean for guess in guesses]
+    assert (figure.alone, figure.together) == pytest.approx(tuple(errors))
 
 
 def test_the_label_party_alone_says_the_one_class_that_it_was_trained_on() -> None:

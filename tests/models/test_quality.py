@@ -13,7 +13,7 @@ from colonnade.auditing.report import PrivacyReport
 from colonnade.curves import BSplines, Curves
 from colonnade.errors import DataError, StorageError
 from colonnade.models.base import Prediction
-from colonnade.models.functional.metrics import curve_metrics
+from colonnade.models.functional.metrics import CurveErrors, curve_metrics
 from colonnade.models.quality import Figure, Observed, Quality, measure, measure_curves
 
 DRAW = np.random.default_rng(4)
@@ -196,10 +196,16 @@ def curves_far_from_zero(n: int) -> tuple[Curves, Curves, Curves]:
     return observed, mean, Curves(20 + 0.1 * varying, basis)
 
 
+def over_the_mean(observed: Curves, guess: Curves, mean: Curves) -> Quality:
+    """The quality of predicted curves beside a mean."""
+    errors = CurveErrors.of(guess, observed, mean)
+    return measure_curves(errors, errors.of_mean(), "the mean curve", digest="d", trained_rows=9)
+
+
 def test_curves_are_judged_by_their_error_over_that_of_the_mean() -> None:
     """By their squared size alone, a model that explains a fifth would seem to be right to two parts in a thousand."""
     observed, mean, guess = curves_far_from_zero(80)
-    found = measure_curves(observed, guess, mean, digest="d", trained_rows=9)
+    found = over_the_mean(observed, guess, mean)
     over_mean, over_size = found.figures["OverMean"], found.figures["RIL2"]
     assert list(found.figures) == ["OverMean", "RIL2"]
     assert found.leading == "OverMean"
@@ -216,10 +222,7 @@ def test_curves_are_judged_by_their_error_over_that_of_the_mean() -> None:
 
 def test_the_interval_on_curves_is_that_of_rows_drawn_together() -> None:
     observed, mean, guess = curves_far_from_zero(80)
-    low, high = measure_curves(observed, guess, mean, digest="d", trained_rows=9).figures["OverMean"].difference or (
-        0,
-        0,
-    )
+    low, high = over_the_mean(observed, guess, mean).figures["OverMean"].difference or (0, 0)
     off, far = (((each.coordinates - observed.coordinates) ** 2).sum(axis=1) for each in (guess, mean))
     drawn = np.random.default_rng(9).integers(80, size=(4000, 80))
     wanted = np.quantile(off[drawn].sum(axis=1) / far[drawn].sum(axis=1) - 1, [0.025, 0.975])
@@ -231,8 +234,8 @@ def test_predicting_the_mean_curve_is_no_better_than_the_mean_and_few_curves_tel
     same = Curves(np.tile(mean.coefficients, (80, 1)), mean.basis)
     # A last digit is no difference: all draws would agree on it.
     for almost in (same, Curves(same.coefficients * (1 + 1e-15), mean.basis)):
-        found = measure_curves(observed, almost, mean, digest="d", trained_rows=9)
+        found = over_the_mean(observed, almost, mean)
         assert found.figures["OverMean"].difference == (0.0, 0.0)
         assert found.verdict.startswith("Together is not surely better than alone")
-    few = measure_curves(observed.take(np.arange(9)), guess.take(np.arange(9)), mean, digest="d", trained_rows=9)
+    few = over_the_mean(observed.take(np.arange(9)), guess.take(np.arange(9)), mean)
     assert few.figures["OverMean"].difference is None

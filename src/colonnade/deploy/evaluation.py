@@ -80,7 +80,7 @@ def _scored(
 ) -> Quality:
     threshold = HeldOut.threshold if side.plan.evaluate is None else side.plan.evaluate.threshold
     quality = evaluate(share, prediction, train, rows, threshold=threshold)
-    keep_evaluation(folder, quality, prediction.about(rows, getattr(share, "classes_", None)))
+    keep_evaluation(folder, quality, prediction.about(rows, getattr(share, "classes_", None)), train)
     return quality
 
 

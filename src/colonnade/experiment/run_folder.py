@@ -198,7 +198,7 @@ class RunFolder:
         if alone is None and self.plan.evaluate is not None:
             alone = predict_alone
         found = evaluate(run.results[label], prediction, train, rows, threshold=held_out.threshold, alone=alone)
-        keep_evaluation(self.path, found, prediction)
+        keep_evaluation(self.path, found, prediction, train)
         return run
 
     @property

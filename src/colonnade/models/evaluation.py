@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from colonnade.errors import PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
-from colonnade.models.functional.metrics import mean_curve
+from colonnade.models.functional.metrics import CurveErrors, mean_curve
 from colonnade.models.functional.model import CurvePrediction
 from colonnade.models.quality import TINY, Observed, Quality, measure, measure_curves
 from colonnade.privacy.randomness import Randomness
@@ -187,24 +187,40 @@ def evaluate(
     """
     digest = rows.take(np.asarray(pc.sort_indices(rows.ids))).id_digest()
     if isinstance(prediction, CurvePrediction):
-        assert rows.label_name is not None
-        assert train.label_name is not None
-        observed, mean = rows.curves(rows.label_name), mean_curve(train.curves(train.label_name))
-        return measure_curves(observed, prediction.curves, mean, digest=digest, trained_rows=len(train))
+        errors = _curve_errors(prediction, train, rows)
+        return measure_curves(errors, errors.of_mean(), "the mean curve", digest=digest, trained_rows=len(train))
     classes = getattr(share, "classes_", np.unique(np.asarray(train.labels))) if share.task == "classification" else ()
     seen = Observed(np.asarray(rows.labels), share.task, tuple(classes), digest, len(train))
     own, by = (None, "") if alone is None else alone(train, rows, share.task)
     return measure(seen, prediction, own, alone_by=by, threshold=threshold)
 
 
-def keep_evaluation(folder: Path, quality: Quality, prediction: Prediction) -> None:
-    """Write a quality into a folder, and beside it the rows' labels and prediction, by which models are compared."""
+def keep_evaluation(folder: Path, quality: Quality, prediction: Prediction, train: Table) -> None:
+    """Write a quality into a folder, and beside it what compares models row by row.
+
+    That is the rows' labels and prediction, of curves the errors of each row.
+
+    Args:
+        folder: The label party's.
+        quality: What `evaluate` found.
+        prediction: The joint prediction, of rows that are known.
+        train: The label party's rows that the model was trained on.
+    """
     quality.save(folder / "quality.json")
-    assert prediction.rows is not None
-    if not isinstance(prediction, CurvePrediction):
-        buffer = BytesIO()
-        pq.write_table(prediction.to_arrow().append_column(TRUE_LABEL, prediction.rows.labels), buffer)
-        write_atomically(folder / "evaluation.parquet", buffer.getvalue())
+    rows, buffer = prediction.rows, BytesIO()
+    assert rows is not None
+    if isinstance(prediction, CurvePrediction):
+        told = pa.table({rows.id_name: rows.ids, **vars(_curve_errors(prediction, train, rows))})
+    else:
+        told = prediction.to_arrow().append_column(TRUE_LABEL, rows.labels)
+    pq.write_table(told, buffer)
+    write_atomically(folder / "evaluation.parquet", buffer.getvalue())
+
+
+def _curve_errors(prediction: CurvePrediction, train: Table, rows: Table) -> CurveErrors:
+    """The errors of predicted curves, beside those of the mean of the training rows."""
+    observed, trained = (table.curves(str(table.label_name)) for table in (rows, train))
+    return CurveErrors.of(prediction.curves, observed, mean_curve(trained))
 
 
 def compare(first: Path, second: Path) -> Quality:
@@ -225,6 +241,11 @@ def compare(first: Path, second: Path) -> Quality:
         )
     tables = [read_prediction(folder / "evaluation.parquet") for folder in (first, second)]
     tables[1] = tables[1].take(pc.index_in(tables[0].column(0), value_set=tables[1].column(0).combine_chunks()))
+    if "OverMean" in later.figures:
+        one, other = (_read_errors(table) for table in tables)
+        # Both are told over the mean that the second model's rows have.
+        one = replace(one, from_mean=other.from_mean)
+        return measure_curves(other, one, str(first), digest=later.digest, trained_rows=later.trained_rows)
     names = [name for name in tables[0].column_names if name.startswith(PROBABILITY)]
     task: Task = "classification" if "accuracy" in later.figures else "regression"
     read = np.asarray if task == "regression" else _as_text
@@ -247,6 +268,10 @@ def read_prediction(file: Path) -> pa.Table:
         raise StorageError(
             f"A prediction was expected at {file}, but cannot be read ({type(error).__name__}). Check the path."
         ) from error
+
+
+def _read_errors(table: pa.Table) -> CurveErrors:
+    return CurveErrors(**{each.name: np.asarray(table.column(each.name)) for each in fields(CurveErrors)})
 
 
 def _as_text(values: pa.ChunkedArray) -> NDArray[Any]:

@@ -20,7 +20,6 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.curves import Curves
 from colonnade.errors import DataError, StorageError
 from colonnade.models.base import Prediction
 from colonnade.models.functional.metrics import CurveErrors
@@ -252,14 +251,15 @@ def measure(
     return Quality(n, seen.digest, seen.trained_rows, alone_by, ordered, confusion, threshold, positive)
 
 
-def measure_curves(observed: Curves, predicted: Curves, mean: Curves, *, digest: str, trained_rows: int) -> Quality:
-    """Compare predicted curves with those that came, and with the mean curve of the training rows."""
-    n = len(observed)
-    together, alone = (CurveErrors.of(each, observed, mean).relative for each in (predicted, mean))
-    intervals = _intervals((together, alone), n, 0) if n >= FEWEST else {}
-    constant = alone()
-    figures = {name: Figure(value, constant[name], intervals.get(name)) for name, value in together().items()}
-    return Quality(n, digest, trained_rows, "the mean curve", figures)
+def measure_curves(
+    together: CurveErrors, other: CurveErrors, other_by: str, *, digest: str, trained_rows: int
+) -> Quality:
+    """Compare the errors of predicted curves with those of another prediction of the same rows."""
+    n = len(together.distance)
+    intervals = _intervals((together.relative, other.relative), n, 0) if n >= FEWEST else {}
+    theirs = other.relative()
+    figures = {name: Figure(value, theirs[name], intervals.get(name)) for name, value in together.relative().items()}
+    return Quality(n, digest, trained_rows, other_by, figures)
 
 
 def _fewest(seen: Observed) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -40,6 +40,10 @@ class CurveErrors:
         true = observed.coordinates
         off = predicted.coordinates - true, true, mean.coordinates - true
         return cls(*((each**2).sum(axis=1) for each in off))
+
+    def of_mean(self) -> CurveErrors:
+        """The same for the mean curve as a prediction."""
+        return replace(self, distance=self.from_mean)
 
     def relative(self, weights: FloatArray | None = None) -> dict[str, float]:
         """OverMean, the error over that of the mean curve, and RIL2, that over the squared length of the curves.
